@@ -1,0 +1,280 @@
+"""Every error Cutline raises. Imports nothing; each class pickles.
+
+Classes are cut by what the reader of the error would do next::
+
+    CutlineError
+    ├── Misuse                       the program asks for something Cutline cannot mean: change the program
+    │   ├── BlockingInHandler        a handler waits for another participant: use `await` or `then`
+    │   ├── UnknownMethod            (AttributeError) the participant's class has no such method
+    │   ├── UnknownParticipant       (KeyError) nobody of that name
+    │   ├── DuplicateName            (ValueError) two participants of one name
+    │   ├── DuplicateLabel           (ValueError) two savepoints of one label
+    │   ├── OutsideHandler           `me`, ... called where no handler runs
+    │   ├── StateChangedBeforeAwait  an async handler changed state and then awaited
+    │   ├── NotReplayable            an async handler awaited something that cannot be journaled
+    │   ├── ReplayMismatch           a re-run handler asked for something else than the first time
+    │   └── RefusedOption            (ValueError) an option that Cutline must not pass on
+    ├── CaptureError
+    │   ├── CannotCapture            state or a message that cannot go into an image, with its path
+    │   ├── CannotRestore            an image that cannot become an object again
+    │   └── ClassMissing             a class that the image names and the program lacks
+    ├── StorageError
+    │   ├── NotAStore                (FileNotFoundError) no store there
+    │   ├── NewerFormat              written by a newer Cutline
+    │   ├── StoreNotWritable         (PermissionError)
+    │   ├── StoreFull                no space left
+    │   ├── BlobExists               (FileExistsError) conditional create lost
+    │   ├── BlobNotFound             (FileNotFoundError)
+    │   ├── Corrupt                  bytes that do not have the hash they must have
+    │   ├── CheckpointNotFound       (KeyError)
+    │   ├── StoreInUse               another live system owns it
+    │   ├── Fenced                   a newer owner took over: stop writing
+    │   └── FateDecided              the checkpoint was decided before
+    ├── ConnectionRefused
+    │   ├── WrongToken               the secret of the run does not match
+    │   ├── PortInUse                the address is taken
+    │   └── NotRunning               no live system behind that storage folder
+    └── SystemFault
+        ├── SpawnFailed              a participant did not come up
+        ├── ParticipantFailed        a handler raised where nobody hears it
+        ├── SystemHalted             the system stopped handling messages; the cuts stay usable
+        ├── SystemStopped            the system was stopped
+        ├── CheckpointAborted        a checkpoint that was asked for did not commit
+        ├── CutRefused               a cut that does not prove itself (our bug, or damaged channels)
+        ├── AnswerForgotten          the answer of an old Ref is no longer kept
+        ├── RemoteError              a handler's exception that cannot be pickled, as text
+        └── RolledBack               the system went back behind something this session has seen
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+__all__ = (
+    "CutlineError",
+    "Misuse",
+    "BlockingInHandler",
+    "UnknownMethod",
+    "UnknownParticipant",
+    "DuplicateName",
+    "DuplicateLabel",
+    "OutsideHandler",
+    "StateChangedBeforeAwait",
+    "NotReplayable",
+    "ReplayMismatch",
+    "RefusedOption",
+    "CaptureError",
+    "CannotCapture",
+    "CannotRestore",
+    "ClassMissing",
+    "StorageError",
+    "NotAStore",
+    "NewerFormat",
+    "StoreNotWritable",
+    "StoreFull",
+    "BlobExists",
+    "BlobNotFound",
+    "Corrupt",
+    "CheckpointNotFound",
+    "StoreInUse",
+    "Fenced",
+    "FateDecided",
+    "ConnectionRefused",
+    "WrongToken",
+    "PortInUse",
+    "NotRunning",
+    "SystemFault",
+    "SpawnFailed",
+    "ParticipantFailed",
+    "SystemHalted",
+    "SystemStopped",
+    "CheckpointAborted",
+    "CutRefused",
+    "AnswerForgotten",
+    "RemoteError",
+    "RolledBack",
+)
+
+
+class CutlineError(Exception):
+    """Root of all. ``facts`` names what is involved (participant, checkpoint, path, ...), ready for logs."""
+
+    def __init__(self, message: str = "", **facts: Any) -> None:
+        super().__init__(message)
+        self.message = message
+        self.facts = facts
+
+    def __str__(self) -> str:
+        # KeyError would print the repr of its argument; the message is a sentence and stays one.
+        return self.message
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _again, (type(self), self.message, self.facts)
+
+
+def _again(kind: type[CutlineError], message: str, facts: dict[str, Any]) -> CutlineError:
+    return kind(message, **facts)
+
+
+class Misuse(CutlineError):
+    """The program asks for something Cutline cannot mean."""
+
+
+class BlockingInHandler(Misuse):
+    """A handler blocks on another participant; it would hold up every cut, or never finish."""
+
+
+class UnknownMethod(Misuse, AttributeError):
+    """The participant's class has no such method."""
+
+
+class UnknownParticipant(Misuse, KeyError):
+    """No participant has that name."""
+
+
+class DuplicateName(Misuse, ValueError):
+    """Two participants of one name."""
+
+
+class DuplicateLabel(Misuse, ValueError):
+    """Two savepoints of one label."""
+
+
+class OutsideHandler(Misuse):
+    """Something that only means something inside a handler."""
+
+
+class StateChangedBeforeAwait(Misuse):
+    """An async handler changed its participant's state and then awaited; a re-run would change it twice."""
+
+
+class NotReplayable(Misuse):
+    """An async handler awaited something whose outcome cannot be journaled."""
+
+
+class ReplayMismatch(Misuse):
+    """A re-run async handler made another request than the journal holds at that place."""
+
+
+class RefusedOption(Misuse, ValueError):
+    """An option that would break order or recovery."""
+
+
+class CaptureError(CutlineError):
+    """Turning objects into images and back."""
+
+
+class CannotCapture(CaptureError):
+    """A value that cannot go into an image or a message; ``facts["path"]`` says where it is."""
+
+
+class CannotRestore(CaptureError):
+    """An image that cannot become an object again."""
+
+
+class ClassMissing(CannotRestore):
+    """A class that the image names and this program lacks."""
+
+
+class StorageError(CutlineError):
+    """Durable bytes."""
+
+
+class NotAStore(StorageError, FileNotFoundError):
+    """There is no store at that place."""
+
+
+class NewerFormat(StorageError):
+    """The store was written by a newer Cutline."""
+
+
+class StoreNotWritable(StorageError, PermissionError):
+    """The store cannot be written."""
+
+
+class StoreFull(StorageError):
+    """No space left for the store."""
+
+
+class BlobExists(StorageError, FileExistsError):
+    """A conditional create found the key taken."""
+
+
+class BlobNotFound(StorageError, FileNotFoundError):
+    """No blob under that key."""
+
+
+class Corrupt(StorageError):
+    """Stored bytes do not have the hash they must have."""
+
+
+class CheckpointNotFound(StorageError, KeyError):
+    """No such checkpoint or label."""
+
+
+class StoreInUse(StorageError):
+    """Another live system owns the store."""
+
+
+class Fenced(StorageError):
+    """A newer owner holds the lease; what this one writes no longer counts."""
+
+
+class FateDecided(StorageError):
+    """The checkpoint's fate was decided before."""
+
+
+class ConnectionRefused(CutlineError, ConnectionError):
+    """A connection that did not come about."""
+
+
+class WrongToken(ConnectionRefused):
+    """The secret of the run does not match."""
+
+
+class PortInUse(ConnectionRefused):
+    """The address to listen on is taken."""
+
+
+class NotRunning(ConnectionRefused):
+    """No live system behind that storage folder."""
+
+
+class SystemFault(CutlineError):
+    """Something happened to the running system."""
+
+
+class SpawnFailed(SystemFault):
+    """A participant did not come up."""
+
+
+class ParticipantFailed(SystemFault):
+    """A handler raised where nobody hears it."""
+
+
+class SystemHalted(SystemFault):
+    """The system stopped handling messages; its checkpoints stay usable."""
+
+
+class SystemStopped(SystemFault):
+    """The system was stopped."""
+
+
+class CheckpointAborted(SystemFault):
+    """A checkpoint that was asked for did not commit."""
+
+
+class CutRefused(SystemFault):
+    """A cut that does not prove itself was not committed."""
+
+
+class AnswerForgotten(SystemFault):
+    """The answer of an old Ref is no longer kept."""
+
+
+class RemoteError(SystemFault):
+    """A handler's exception that does not pickle, as text."""
+
+
+class RolledBack(SystemFault):
+    """The system went back behind something that this session has seen."""

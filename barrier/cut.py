@@ -1,0 +1,112 @@
+"""What "consistent" means: the check that every cut passes before it is committed.
+
+For each channel that either end names, with s = the sender's mark, p = processed, q = the end of what
+the receiver holds, r = the sender's `released`::
+
+    1 ............ p ........ q ................ s
+    processed      receiver's    sender's frames (r, s]        needed:  r <= q <= s,  p <= q
+
+so that processed, the receiver's part and the sender's part cover 1..s without a gap; and the rolling
+digests of both ends agree at q. A channel to or from somebody outside the roster (a newborn) must not
+have left anything in the cut: nothing released by it, nothing received from it (RULES 2, 9).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from .messages import ChannelTable, Member
+
+__all__ = ("InClaim", "OutClaim", "Claims", "claims_of", "check", "in_flight")
+
+
+class InClaim(NamedTuple):
+    """What a receiver says of a channel in `prepared`."""
+
+    processed: int
+    upto: int
+    digest: int
+
+
+class OutClaim(NamedTuple):
+    """What a sender says of a channel: its mark, and the digests at `released` and each later frame end."""
+
+    last: int
+    released: int
+    ends: Mapping[int, int]
+
+
+class Claims(NamedTuple):
+    """A participant's channel table in `prepared`, without message bodies."""
+
+    incoming: Mapping[Member, InClaim]
+    outgoing: Mapping[Member, OutClaim]
+
+
+_NOTHING_IN = InClaim(0, 0, 0)
+_NOTHING_OUT = OutClaim(0, 0, {0: 0})
+
+
+def claims_of(table: ChannelTable) -> Claims:
+    """The claims that a captured channel table amounts to."""
+    incoming = {
+        peer: InClaim(part.processed, part.upto, part.digest) for peer, part in table.incoming.items()
+    }
+    outgoing = {}
+    for peer, part in table.outgoing.items():
+        ends = {part.released: part.digest}
+        ends.update((frame.last, frame.digest) for frame in part.frames)
+        outgoing[peer] = OutClaim(part.last, part.released, ends)
+    return Claims(incoming, outgoing)
+
+
+def check(claims: Mapping[Member, Claims]) -> list[str]:
+    """The violations of a cut, one sentence each; empty if the cut proves itself."""
+    channels: dict[tuple[Member, Member], None] = {}
+    for member, said in claims.items():
+        channels.update(((peer, member), None) for peer in said.incoming)
+        channels.update(((member, peer), None) for peer in said.outgoing)
+    violations: list[str] = []
+    for sender, receiver in channels:
+        out = claims[sender].outgoing.get(receiver, _NOTHING_OUT) if sender in claims else None
+        into = claims[receiver].incoming.get(sender, _NOTHING_IN) if receiver in claims else None
+        fault = _fault(out, into)
+        if fault:
+            violations.append(
+                f"channel {sender.name}#{sender.birth} -> {receiver.name}#{receiver.birth}: {fault}"
+            )
+    return violations
+
+
+def _fault(out: OutClaim | None, into: InClaim | None) -> str:
+    if out is None:
+        assert into is not None
+        if into.upto or into.processed:
+            return f"{into.upto} messages from somebody outside the cut are in it"
+        return ""
+    if into is None:
+        return f"{out.released} messages were released by somebody outside the cut" if out.released else ""
+    if into.processed > into.upto:
+        return f"processed {into.processed} beyond what was received, {into.upto}"
+    if into.upto > out.last:
+        return f"received {into.upto}, but the sender's mark is {out.last}"
+    if out.released > into.upto:
+        return f"messages {into.upto + 1}..{out.released} are in neither image"
+    if into.upto not in out.ends:
+        return f"the receiver ends at {into.upto}, where the sender has no frame end"
+    if out.ends[into.upto] != into.digest:
+        return f"the digests of both ends differ at message {into.upto}"
+    if max(out.ends) != out.last:
+        return f"the sender's part ends at {max(out.ends)}, its mark is {out.last}"
+    return ""
+
+
+def in_flight(claims: Mapping[Member, Claims]) -> int:
+    """How many messages of the cut were sent and not processed."""
+    total = 0
+    for sender, said in claims.items():
+        for receiver, out in said.outgoing.items():
+            into = claims[receiver].incoming.get(sender, _NOTHING_IN) if receiver in claims else _NOTHING_IN
+            total += out.last - into.processed
+    return total

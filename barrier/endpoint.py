@@ -1,0 +1,377 @@
+"""One participant's side of the protocol: its channels, its mailbox order and its captures.
+
+``handle(event)`` takes one event and returns the list of actions it causes; state and effects are
+separate, there is no clock and no I/O here. The shell (`cutline.participant.runner`) owns the
+instance, feeds it from one thread, and performs the actions in order.
+
+The shell owns                                  The endpoint owns
+  handlers, and when one runs                     numbers, dedup, order, acks, credit
+  serialization of messages and state             when a capture is due, and what of the channels it holds
+  connections, packets, files                     which packet of which incarnation counts
+  when it has nothing more at hand (`Flush`)      what travels then
+
+The mailbox: `head` is the channel whose oldest frame is next; the shell handles that frame's messages
+one by one, sets ``channel.processed`` after each, and calls `consumed` after the last. Between two
+messages, at a boundary, it asks for what is `due`.
+
+A channel to oneself has no wire part: what is sent to oneself is in the mailbox at once, and recorded
+there, once.
+
+An endpoint that raised is dead: its state may be half changed, and the shell must not feed it again.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from .actions import (
+    Capture,
+    Complain,
+    Dial,
+    EndpointAction,
+    Report,
+    SendAck,
+    SendFrame,
+    SendMarker,
+    Settle,
+)
+from .channel import WINDOW, Incoming, Outgoing
+from .events import (
+    AckArrived,
+    AtBoundary,
+    CaptureFailed,
+    CoordinatorOpened,
+    Durable,
+    EndpointEvent,
+    Flush,
+    FrameArrived,
+    Initiated,
+    LinkLost,
+    LinkOpened,
+    MarkerArrived,
+    Released,
+    Settled,
+)
+from .messages import ChannelTable, Mark, Member, Positions, Stamp
+from .snapshot import LocalSnapshot
+
+__all__ = ("Endpoint", "MAILBOX_BYTES")
+
+MAILBOX_BYTES = 64 * 1024 * 1024
+
+
+class Endpoint:
+    """The protocol automaton of one participant in one epoch."""
+
+    def __init__(
+        self,
+        me: Member,
+        run: str,
+        epoch: int,
+        snapshot: LocalSnapshot,
+        *,
+        channels: ChannelTable | None = None,
+        window: int = WINDOW,
+        mailbox_bytes: int = MAILBOX_BYTES,
+    ) -> None:
+        self.me = me
+        self.run = run
+        self.epoch = epoch
+        self.snapshot = snapshot
+        self.window = window
+        self.mailbox_bytes = mailbox_bytes
+        self.incoming: dict[Member, Incoming] = {}
+        self.outgoing: dict[Member, Outgoing] = {}
+        self.order: deque[Incoming] = deque()
+        self.queued_bytes = 0
+        self.fenced = 0
+        self.dead = False
+        self._dirty: dict[Member, Outgoing] = {}
+        self._touched: dict[Member, Incoming] = {}
+        self._tables: dict[int, ChannelTable] = {}
+        self._reports: dict[int, Report | Complain] = {}
+        if channels is not None:
+            self._restore(channels)
+        self._steps: dict[type, Callable[[Any], list[EndpointAction]]] = {
+            Released: self._released,
+            Flush: self._flush,
+            FrameArrived: self._frame_arrived,
+            MarkerArrived: self._marker_arrived,
+            AckArrived: self._ack_arrived,
+            LinkOpened: self._link_opened,
+            LinkLost: self._link_lost,
+            Initiated: self._initiated,
+            Settled: self._settled,
+            AtBoundary: self._at_boundary,
+            Durable: self._durable,
+            CaptureFailed: self._capture_failed,
+            CoordinatorOpened: self._coordinator_opened,
+        }
+
+    def _restore(self, channels: ChannelTable) -> None:
+        for peer, in_part in channels.incoming.items():
+            receiver = self.incoming[peer] = Incoming.restored(peer, in_part, self.window)
+            self.order.extend([receiver] * len(receiver.frames))
+            self.queued_bytes += receiver.queued_bytes
+            self._touched[peer] = receiver
+        for peer, out_part in channels.outgoing.items():
+            sender = self.outgoing[peer] = Outgoing.restored(peer, out_part, self.window)
+            self._dirty[peer] = sender
+
+    def handle(self, event: EndpointEvent) -> list[EndpointAction]:
+        """One event in, its actions out.
+
+        Raises:
+            AssertionError: the endpoint raised before, or the event contradicts the protocol.
+        """
+        if self.dead:
+            raise AssertionError(f"the endpoint of {self.me.name} failed before; it takes no more events")
+        try:
+            return self._steps[type(event)](event)
+        except Exception:
+            self.dead = True
+            raise
+
+    @property
+    def due(self) -> bool:
+        """Whether something is to be captured at the next boundary."""
+        snapshot = self.snapshot
+        return len(snapshot.captured) != len(snapshot.full)
+
+    @property
+    def head(self) -> Incoming | None:
+        """The channel whose oldest frame is to be handled next."""
+        return self.order[0] if self.order else None
+
+    def consumed(self) -> None:
+        """The frame at the head was handled to its end."""
+        channel = self.order.popleft()
+        self.queued_bytes -= len(channel.frames[0].body)
+        channel.consumed()
+        self._touched[channel.peer] = channel
+
+    @property
+    def outbox_bytes(self) -> int:
+        """Bytes kept for receivers that have not released them."""
+        return sum(sender.backlog_bytes for sender in self.outgoing.values())
+
+    def pending_dials(self) -> list[Member]:
+        """Peers that something waits for and that have no link."""
+        return [
+            peer
+            for peer, end in self.outgoing.items()
+            if not end.linked and (end.frames or end.pending) and peer != self.me
+        ]
+
+    # -- sending -------------------------------------------------------------------------------
+
+    def _released(self, event: Released) -> list[EndpointAction]:
+        sender = self.outgoing.get(event.peer)
+        if sender is None:
+            sender = self.outgoing[event.peer] = Outgoing(
+                event.peer, self.snapshot.open_captures(), self.window
+            )
+        sender.push(event.messages)
+        if event.peer == self.me:
+            self._loop_back(sender)
+            return []
+        self._dirty[event.peer] = sender
+        return [] if sender.linked else [Dial(event.peer)]
+
+    def _loop_back(self, sender: Outgoing) -> None:
+        receiver = self._receiver(self.me)
+        sender.cut()
+        for frame in sender.frames:
+            receiver.arrived(frame)
+            self.order.append(receiver)
+            self.queued_bytes += len(frame.body)
+        sender.acked(Positions(receiver.received, receiver.received, receiver.received + self.window))
+
+    def _flush(self, event: Flush) -> list[EndpointAction]:
+        actions: list[EndpointAction] = []
+        if self._touched:
+            actions += self._acks()
+        if self._dirty:
+            committed = self.snapshot.committed
+            for peer, sender in list(self._dirty.items()):
+                sender.flush()
+                marks = self._marks(sender)
+                actions += [SendFrame(peer, marks, committed, frame) for frame in sender.transmit()]
+                if sender.linked and not sender.pending and sender.transmitted >= sender.sent:
+                    del self._dirty[peer]
+        return actions
+
+    def _marks(self, sender: Outgoing) -> tuple[Mark, ...]:
+        marks = sender.marks
+        return tuple(marks[n] for n in sorted(marks)) if marks else ()
+
+    def _acks(self) -> list[EndpointAction]:
+        room = self.queued_bytes < self.mailbox_bytes
+        actions: list[EndpointAction] = []
+        waiting: dict[Member, Incoming] = {}
+        for peer, receiver in self._touched.items():
+            if peer == self.me:
+                continue
+            now, said = receiver.positions(room), receiver.acked
+            if (
+                now.limit - said.limit >= self.window // 4
+                or now.received != said.received
+                or now.released != said.released
+            ):
+                receiver.acked = now
+                actions.append(SendAck(peer, now))
+            elif not room:
+                waiting[peer] = receiver
+        self._touched = waiting
+        return actions
+
+    # -- receiving -----------------------------------------------------------------------------
+
+    def _fresh(self, stamp: Stamp) -> bool:
+        if stamp.run == self.run and stamp.epoch == self.epoch and stamp.receiver == self.me:
+            return True
+        self.fenced += 1
+        return False
+
+    def _receiver(self, peer: Member) -> Incoming:
+        receiver = self.incoming.get(peer)
+        if receiver is None:
+            captured = [n for n, _ in self.snapshot.open_captures()]
+            receiver = self.incoming[peer] = Incoming(peer, captured, self.window)
+        return receiver
+
+    def _learn(
+        self, peer: Member, marks: Sequence[Mark], committed: int
+    ) -> tuple[Incoming, list[EndpointAction]]:
+        snapshot = self.snapshot
+        actions: list[EndpointAction] = []
+        if committed > snapshot.committed:
+            actions += self._settle(committed, True)
+        receiver = self._receiver(peer)
+        if marks:
+            live = [mark for mark in marks if not snapshot.is_decided(mark.checkpoint)]
+            snapshot.learn(snapshot.opens_of(live))
+            receiver.learn(live)
+        return receiver, actions
+
+    def _frame_arrived(self, event: FrameArrived) -> list[EndpointAction]:
+        if not self._fresh(event.stamp):
+            return []
+        peer = event.stamp.sender
+        receiver, actions = self._learn(peer, event.marks, event.committed)
+        before = len(receiver.frames)
+        if receiver.arrived(event.frame):
+            gained = len(receiver.frames) - before
+            self.order.extend([receiver] * gained)
+            self.queued_bytes += sum(len(receiver.frames[before + k].body) for k in range(gained))
+        else:
+            # A double means the sender has not heard where we are.
+            receiver.acked = Positions(-1, -1, receiver.acked.limit)
+        self._touched[peer] = receiver
+        return actions
+
+    def _marker_arrived(self, event: MarkerArrived) -> list[EndpointAction]:
+        if not self._fresh(event.stamp):
+            return []
+        receiver, actions = self._learn(event.stamp.sender, event.marks, event.committed)
+        self._touched[event.stamp.sender] = receiver
+        return actions
+
+    def _ack_arrived(self, event: AckArrived) -> list[EndpointAction]:
+        if not self._fresh(event.stamp):
+            return []
+        peer = event.stamp.sender
+        sender = self.outgoing.get(peer)
+        if sender is not None:
+            sender.acked(event.positions)
+            self._dirty[peer] = sender
+        return []
+
+    # -- connections ---------------------------------------------------------------------------
+
+    def _link_opened(self, event: LinkOpened) -> list[EndpointAction]:
+        peer = event.peer
+        actions: list[EndpointAction] = []
+        sender = self.outgoing.get(peer)
+        if sender is not None:
+            sender.link_opened()
+            self._dirty[peer] = sender
+            if sender.marks:
+                actions.append(SendMarker(peer, self._marks(sender), self.snapshot.committed))
+        receiver = self.incoming.get(peer)
+        if receiver is not None:
+            receiver.acked = Positions(-1, -1, receiver.acked.limit)
+            self._touched[peer] = receiver
+        return actions
+
+    def _link_lost(self, event: LinkLost) -> list[EndpointAction]:
+        sender = self.outgoing.get(event.peer)
+        if sender is not None:
+            sender.link_lost()
+            self._dirty.setdefault(event.peer, sender)
+        return []
+
+    # -- checkpoints ---------------------------------------------------------------------------
+
+    def _initiated(self, event: Initiated) -> list[EndpointAction]:
+        if event.epoch != self.epoch:
+            return []
+        actions: list[EndpointAction] = []
+        for checkpoint in self.snapshot.missing(event.undecided, event.newest):
+            actions += self._settle(checkpoint, checkpoint == event.committed)
+        if event.committed > self.snapshot.committed:
+            actions += self._settle(event.committed, True)
+        self.snapshot.learn(event.undecided)
+        self.snapshot.raise_floor(min([event.newest + 1, *(n for n, _ in event.undecided)]) - 1)
+        return actions
+
+    def _settled(self, event: Settled) -> list[EndpointAction]:
+        return self._settle(event.checkpoint, event.committed) if event.epoch == self.epoch else []
+
+    def _settle(self, checkpoint: int, committed: bool) -> list[EndpointAction]:
+        captured_here = self.snapshot.settled(checkpoint, committed)
+        for peer, receiver in self.incoming.items():
+            receiver.decided(checkpoint)
+            self._touched[peer] = receiver
+        for sender in self.outgoing.values():
+            sender.decided(checkpoint)
+        self._tables.pop(checkpoint, None)
+        self._reports.pop(checkpoint, None)
+        return [Settle(checkpoint, committed)] if captured_here else []
+
+    def _at_boundary(self, event: AtBoundary) -> list[EndpointAction]:
+        due = self.snapshot.due()
+        if not due:
+            return []
+        actions: list[EndpointAction] = []
+        for checkpoint, full in due:
+            outgoing = {peer: end.captured(checkpoint, full) for peer, end in self.outgoing.items()}
+            if self.me in outgoing:
+                self.incoming[self.me].learn([Mark(checkpoint, outgoing[self.me].last, full)])
+            incoming = {peer: end.captured(checkpoint) for peer, end in self.incoming.items()}
+            table = self._tables[checkpoint] = ChannelTable(incoming, outgoing)
+            self.snapshot.captured[checkpoint] = True
+            against = None if full else self.snapshot.base
+            actions.append(Capture(checkpoint, full, against, table))
+        for peer, sender in self.outgoing.items():
+            if sender.linked:
+                actions.append(SendMarker(peer, self._marks(sender), self.snapshot.committed))
+        return actions
+
+    def _durable(self, event: Durable) -> list[EndpointAction]:
+        table = self._tables.get(event.checkpoint)
+        if table is None:
+            return []
+        report = self._reports[event.checkpoint] = Report(event.checkpoint, table, event.image, event.facts)
+        return [report]
+
+    def _capture_failed(self, event: CaptureFailed) -> list[EndpointAction]:
+        if event.checkpoint not in self._tables:
+            return []
+        complaint = self._reports[event.checkpoint] = Complain(event.checkpoint, event.reason)
+        return [complaint]
+
+    def _coordinator_opened(self, event: CoordinatorOpened) -> list[EndpointAction]:
+        return [self._reports[n] for n in sorted(self._reports)]

@@ -1,5 +1,43 @@
-"""Cutline: consistent global checkpoints of running multi-agent systems."""
+"""Consistent global checkpoints of running multi-agent systems, and the way back to them.
+
+This is the front door and holds nothing but names. Each loads the module it lives in when it is first used,
+so that a worker that needs ``cutline.barrier`` alone pays for nothing else, and so that this face can stand
+above the rooms while ``cutline.errors`` stands below them.
+
+A new name is one line in ``_HOME`` and its twin for type checkers; tests/test_exports.py tells if one lacks.
+"""
 
 from __future__ import annotations
 
-__all__: tuple[str, ...] = ()
+import sys
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from cutline import errors as errors
+
+_HOME = {
+    "errors": "cutline.errors",
+}
+
+__all__ = tuple(_HOME)
+
+
+def _load(name: str) -> Any:
+    home = _HOME.get(name)
+    if home is None:
+        face = sys.modules[__name__]
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}", name=name, obj=face)
+    module = import_module(home)
+    value = module if home == f"{__name__}.{name}" else getattr(module, name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
+
+# Hidden from type checkers: to them a module with __getattr__ has every attribute, misspelt ones too.
+if not TYPE_CHECKING:
+    __getattr__ = _load

@@ -16,8 +16,8 @@ Classes are cut by what the reader of the error would do next::
     │   └── RefusedOption            (ValueError) an option that Cutline must not pass on
     ├── CaptureError
     │   ├── CannotCapture            state or a message that cannot go into an image, with its path
-    │   ├── CannotRestore            an image that cannot become an object again
-    │   └── ClassMissing             a class that the image names and the program lacks
+    │   └── CannotRestore            an image that cannot become an object again
+    │       └── ClassMissing         a class that the image names and the program lacks
     ├── StorageError
     │   ├── NotAStore                (FileNotFoundError) no store there
     │   ├── NewerFormat              written by a newer Cutline
@@ -30,7 +30,7 @@ Classes are cut by what the reader of the error would do next::
     │   ├── StoreInUse               another live system owns it
     │   ├── Fenced                   a newer owner took over: stop writing
     │   └── FateDecided              the checkpoint was decided before
-    ├── ConnectionRefused
+    ├── ConnectionRefused            (ConnectionError)
     │   ├── WrongToken               the secret of the run does not match
     │   ├── PortInUse                the address is taken
     │   └── NotRunning               no live system behind that storage folder

@@ -1,0 +1,55 @@
+# Each verb sets up what it needs: `make test` alone is enough on a machine with make and Python >= 3.10.
+# Another interpreter: make PYTHON=/path/to/python3 test
+
+PYTHON ?=
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.stamp
+CANDIDATES := $(or $(PYTHON),python3 python3.13 python3.12 python3.11 python3.10)
+USABLE := import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 10))
+PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check
+
+.PHONY: test check demo bench clean
+.DEFAULT_GOAL := test
+
+test: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/python -m pytest -q
+
+check: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/python -m pytest -q tests/test_tidy.py tests/test_errors.py tests/test_exports.py
+
+demo: $(STAMP)
+	$(BIN)/cutline demo
+
+bench: $(STAMP)
+	$(BIN)/python -m bench
+
+# The stamp is written last, so an interrupted set-up starts over; a whole environment is kept and brought up
+# to date, a broken one or one of too old a Python is made anew.
+$(STAMP): requirements-dev.txt pyproject.toml
+	@if ! { $(BIN)/python -c "$(USABLE)" && $(BIN)/python -m pip --version; } >/dev/null 2>&1; then \
+	  found=; \
+	  for candidate in $(CANDIDATES); do \
+	    if "$$candidate" -c "$(USABLE)" >/dev/null 2>&1; then found=$$candidate; break; fi; \
+	  done; \
+	  if [ -z "$$found" ]; then \
+	    echo "cutline needs Python 3.10 or newer with its venv and ensurepip modules; tried: $(CANDIDATES)." >&2; \
+	    echo "Install one (on Debian the packages python3 and python3-venv) or name it:" \
+	         "make PYTHON=/path/to/python3 test" >&2; \
+	    exit 1; \
+	  fi; \
+	  echo "making $(VENV) with $$("$$found" --version)"; \
+	  "$$found" -m venv --clear $(VENV) || exit 1; \
+	fi
+	@echo "installing the pinned requirements into $(VENV)"
+	@$(PIP) -r requirements-dev.txt
+	@$(PIP) --no-deps --no-build-isolation -e .
+	@touch $(STAMP)
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

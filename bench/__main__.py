@@ -1,0 +1,73 @@
+"""``python -m bench [--json] [--only ROW,...]``: measure, and print one line per row or one JSON document.
+
+A measurement is a module ``bench/bench_<row>.py`` with a function ``measure() -> bench.row.Row``; the file's name
+is the row's name, so that ``--only`` loads nothing else.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from bench.row import Row
+
+__all__ = ("main", "row_names")
+
+
+def row_names(folder: Path) -> list[str]:
+    """The rows that can be measured, by the modules that are there."""
+    return sorted(path.stem.removeprefix("bench_") for path in folder.glob("bench_*.py"))
+
+
+def _machine() -> dict[str, Any]:
+    return {
+        "system": platform.platform(),
+        "processor": platform.processor() or platform.machine(),
+        "cores": os.cpu_count(),
+        "python": platform.python_version(),
+    }
+
+
+def _line(row: Row) -> str:
+    doc = row.to_doc()
+    verdict = "holds" if doc["holds"] else "FALLS SHORT"
+    figures = f"{doc['ours']:.4g} against {doc['baseline']:.4g} {doc['unit']}"
+    return f"{doc['name']}: {doc['ratio']:.4g} ({doc['target']}) {verdict}; {figures}"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure the rows asked for; 2 if one of that name does not exist."""
+    parser = argparse.ArgumentParser(
+        prog="python -m bench", description="Ratios of Cutline to what it replaces."
+    )
+    parser.add_argument("--json", action="store_true", help="one JSON document instead of a line per row")
+    parser.add_argument("--only", metavar="ROW,...", help="measure these rows only")
+    options = parser.parse_args(arguments)
+    known = row_names(Path(__file__).parent)
+    wanted = options.only.split(",") if options.only else known
+    unknown = sorted(set(wanted) - set(known))
+    if unknown:
+        print(f"no row {', '.join(unknown)}; there are: {', '.join(known) or 'none yet'}", file=sys.stderr)
+        return 2
+    rows: list[Row] = []
+    for name in wanted:
+        row: Row = import_module(f"bench.bench_{name}").measure()
+        rows.append(row)
+        if not options.json:
+            print(_line(row), flush=True)
+    if options.json:
+        print(json.dumps({"machine": _machine(), "rows": [row.to_doc() for row in rows]}, indent=2))
+    elif not known:
+        print("no rows yet: add bench/bench_<row>.py")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,69 @@
+"""A row's ratio and verdict come from its samples."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from bench.__main__ import main, row_names
+from bench.row import Row
+
+
+def test_a_share_that_is_kept() -> None:
+    row = Row("throughput_kept", "messages/s", [95.0, 96.0, 10.0], [100.0], at_least=0.95)
+    assert row.measured_ratio() == 0.95
+    assert row.holds()
+    assert not Row("throughput_kept", "messages/s", [94.0], [100.0], at_least=0.95).holds()
+
+
+def test_so_many_times_shorter() -> None:
+    row = Row("stall_vs_pickle", "ms", [1.0], [700.0], ratio="baseline/ours", at_least=700)
+    assert row.measured_ratio() == 700
+    assert row.holds()
+
+
+def test_a_factor_that_is_paid() -> None:
+    assert Row("written_per_changed", "bytes", [115.0], [100.0], at_most=1.15).holds()
+    assert not Row("written_per_changed", "bytes", [116.0], [100.0], at_most=1.15).holds()
+
+
+def test_the_document_has_what_readers_expect() -> None:
+    doc = Row("commit", "ms", [2.0, 3.0, 4.0], [1.0], at_most=3, note="directory").to_doc()
+    assert doc == {
+        "name": "commit",
+        "unit": "ms",
+        "ours": 3.0,
+        "baseline": 1.0,
+        "ratio": 3.0,
+        "target": "ours/baseline <= 3",
+        "holds": True,
+        "samples": {"ours": [2.0, 3.0, 4.0], "baseline": [1.0]},
+        "note": "directory",
+    }
+    json.dumps(doc)
+
+
+def test_a_row_needs_one_target_and_samples() -> None:
+    with pytest.raises(ValueError, match="at_least or at_most"):
+        Row("x", "ms", [1.0], [1.0])
+    with pytest.raises(ValueError, match="at_least or at_most"):
+        Row("x", "ms", [1.0], [1.0], at_least=1, at_most=2)
+    with pytest.raises(ValueError, match="at least one sample"):
+        Row("x", "ms", [], [1.0], at_least=1)
+
+
+def test_a_baseline_of_nothing_is_no_division_by_zero() -> None:
+    assert Row("x", "ms", [1.0], [0.0], at_most=3).measured_ratio() == float("inf")
+
+
+def test_rows_are_the_modules_that_are_there(tmp_path: Path) -> None:
+    for name in ("bench_stall.py", "bench_commit.py", "row.py"):
+        (tmp_path / name).touch()
+    assert row_names(tmp_path) == ["commit", "stall"]
+
+
+def test_an_unknown_row_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--only", "no_such_row"]) == 2
+    assert "no row no_such_row" in capsys.readouterr().err

@@ -158,7 +158,7 @@ ALLOWED: list[tuple[Law, str]] = [
         "g: int = 1\nclass H: ...",
     ),
     (laws.swallowed_errors, "try: f()\nexcept OSError: return_code = 1"),
-    (laws.machine_paths, "file:///srv/work/x, docs/home/x, proc/root/x"),
+    (laws.machine_paths, "file:///srv/home/x, docs/home/x, https://example.org/home/x"),
     (
         functools.partial(laws.upward_imports, room="participant"),
         "from cutline.storage import Store\n"

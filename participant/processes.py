@@ -1,0 +1,137 @@
+"""Is that process still there, and when does it end: for processes that are not our children.
+
+A process id alone says little, since ids are used again; the id together with the time of its start names
+one process. The start time is an opaque figure to be compared, on Linux in seconds after the machine's
+boot as the kernel counted them: unlike a wall-clock time it does not move when the clock is set, so a
+clock that jumps never makes a live process look dead. Elsewhere it is what ``ps`` prints, in whole
+seconds of wall-clock time.
+
+A zombie has ended: it runs nothing, only its parent has not looked yet.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import subprocess
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+__all__ = ("Watch", "process_alive", "process_started", "watch_exit")
+
+_PROC = os.path.exists("/proc/self/stat")
+_TICKS = os.sysconf("SC_CLK_TCK")
+_SAME = 0.5 / _TICKS if _PROC else 1.5  # seconds by which two readings of one start may differ
+_POLL = 0.05  # seconds between looks where the kernel offers no notice
+
+
+def process_started(pid: int) -> float:
+    """When the process started (see the module's head). Raises ProcessLookupError if it has ended."""
+    found = _look(pid)
+    if found is None:
+        raise ProcessLookupError(f"there is no process {pid}")
+    return found
+
+
+def process_alive(pid: int, started: float) -> bool:
+    """Whether the process that `process_started` saw still runs."""
+    found = _look(pid)
+    return found is not None and abs(found - started) <= _SAME
+
+
+def _look(pid: int) -> float | None:
+    if pid <= 0:
+        return None
+    return _look_in_proc(pid) if _PROC else _ask_ps(pid)
+
+
+def _look_in_proc(pid: int) -> float | None:
+    try:
+        line = Path(f"/proc/{pid}/stat").read_bytes()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    # The command's name stands in parentheses and may hold any byte; what follows it is plain.
+    fields = line[line.rindex(b")") + 2 :].split()
+    if fields[0] in (b"Z", b"X", b"x"):
+        return None
+    return int(fields[19]) / _TICKS
+
+
+def _ask_ps(pid: int) -> float | None:
+    answer = subprocess.run(
+        ("ps", "-o", "stat=,lstart=", "-p", str(pid)),
+        capture_output=True,
+        text=True,
+        env={**os.environ, "LC_ALL": "C", "TZ": "UTC"},
+        check=False,
+    )
+    state, _, began = answer.stdout.strip().partition(" ")
+    if not state or state.startswith("Z"):
+        return None
+    return time.mktime(time.strptime(began.strip(), "%a %b %d %H:%M:%S %Y"))
+
+
+class Watch:
+    """What `watch_exit` returns."""
+
+    def __init__(self) -> None:
+        self._over = threading.Event()
+        self._wake_read, self._wake_write = os.pipe()
+        self._lock = threading.Lock()
+
+    def cancel(self) -> None:
+        """No call after this one has returned, unless it runs already. Idempotent."""
+        with self._lock:
+            if not self._over.is_set():
+                self._over.set()
+                os.write(self._wake_write, b"x")
+
+    def _run(self, pid: int, started: float, descriptor: int | None, callback: Callable[[int], None]) -> None:
+        try:
+            self._wait(pid, started, descriptor)
+        finally:
+            if descriptor is not None:
+                os.close(descriptor)
+            with self._lock:
+                cancelled = self._over.is_set()
+                self._over.set()
+                os.close(self._wake_read)
+                os.close(self._wake_write)
+        if not cancelled:
+            callback(pid)
+
+    def _wait(self, pid: int, started: float, descriptor: int | None) -> None:
+        poll = select.poll()
+        poll.register(self._wake_read, select.POLLIN)
+        if descriptor is not None:
+            poll.register(descriptor, select.POLLIN)
+        # The descriptor was opened before this look: it names the right process or one that ended.
+        while process_alive(pid, started):
+            ready = poll.poll(None if descriptor is not None else _POLL * 1000)
+            if ready:
+                return
+
+
+def watch_exit(pid: int, started: float, callback: Callable[[int], None]) -> Watch:
+    """Call ``callback(pid)`` once, from a thread of its own, when that process has ended.
+
+    Works for processes that are not children of this one. One that has ended before is reported at once.
+    """
+    watch = Watch()
+    descriptor = _open_descriptor(pid)
+    threading.Thread(
+        target=watch._run, args=(pid, started, descriptor, callback), name=f"cutline-watch-{pid}", daemon=True
+    ).start()
+    return watch
+
+
+def _open_descriptor(pid: int) -> int | None:
+    """A descriptor that becomes readable at the process's end; None where the kernel has none."""
+    if not hasattr(os, "pidfd_open"):
+        return None
+    try:
+        return os.pidfd_open(pid)
+    except OSError:  # ended already, an old kernel, or a container that forbids the call: look instead
+        return None

@@ -1,0 +1,52 @@
+"""A process at the other end of a link, for tests of the transport: ``python -m tests.participant.peer``.
+
+Arguments: token, address to listen on ("-": none), address to dial ("-": none). Prints its address. Then
+it echoes packets on the lane they came on, except: ``count`` on the control lane asks how many bytes have
+come on the data lane, ``hang`` leaves by returning from main while links stand, ``drop`` closes the link.
+"""
+
+from __future__ import annotations
+
+import queue
+import sys
+
+from cutline.participant.transport import Event, LinkDown, LinkUp, PacketIn
+from cutline.participant.transport_grpc import GrpcTransport
+
+__all__ = ("main",)
+
+
+def main() -> None:
+    token, listen, dial = sys.argv[1:]
+    events: queue.SimpleQueue[Event] = queue.SimpleQueue()
+    transport = GrpcTransport(token, events.put, None if listen == "-" else listen, "peer", lambda: b"peer")
+    print(transport.start(), flush=True)
+    if dial != "-":
+        transport.connect(dial, b"dialer", "out")
+    received = 0
+    links = 0
+    while True:
+        event = events.get()
+        if isinstance(event, LinkUp):
+            links += 1
+        elif isinstance(event, PacketIn):
+            if event.payload == b"hang":
+                return
+            if event.payload == b"drop":
+                event.link.close()
+            elif event.payload == b"count":
+                event.link.send_control(str(received).encode())
+            elif event.control:
+                event.link.send_control(event.payload)
+            else:
+                received += len(event.payload)
+                event.link.send(event.payload)
+        elif isinstance(event, LinkDown):
+            links -= 1
+            if not links:
+                break
+    transport.close()
+
+
+if __name__ == "__main__":
+    main()

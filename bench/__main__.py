@@ -1,7 +1,7 @@
 """``python -m bench [--json] [--only ROW,...]``: measure, and print one line per row or one JSON document.
 
-A measurement is a module ``bench/bench_<row>.py`` with a function ``measure() -> bench.row.Row``; the file's name
-is the row's name, so that ``--only`` loads nothing else.
+A measurement is a module ``bench/bench_<row>.py`` with a function ``measure() -> bench.row.Row``; the file's
+name is the row's name, so that ``--only`` loads nothing else.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""One row of the bench: our samples, the samples of what they are measured against, and the target of their ratio.
+"""One row of the bench: our samples, those of what they are measured against, and the target of their ratio.
 
-Machines are noisy and differ, so only ratios of figures taken side by side in one run count. A row takes samples,
-never a verdict: the ratio and whether the target holds are computed here, from the medians.
+Machines are noisy and differ, so only ratios of figures taken side by side in one run count. A row takes
+samples, never a verdict: the ratio and whether the target holds are computed here, from the medians.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ __all__ = ("Row",)
 class Row:
     """What one measurement found.
 
-    ``samples_ours`` and ``samples_baseline`` are in ``unit``, each with at least one sample. ``ratio`` says which
-    way the ratio is read: "ours/baseline" for a share that is kept or a factor that is paid, "baseline/ours" for
-    "so many times shorter". The target is ``at_least`` or ``at_most`` that ratio; exactly one is given.
+    ``samples_ours`` and ``samples_baseline`` are in ``unit``, each with at least one sample. ``ratio`` says
+    how the ratio is read: "ours/baseline" for a share that is kept or a factor that is paid, "baseline/ours"
+    for "so many times shorter". The target is ``at_least`` or ``at_most`` it; exactly one is given.
     """
 
     name: str

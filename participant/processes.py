@@ -76,41 +76,49 @@ def _ask_ps(pid: int) -> float | None:
 class Watch:
     """What `watch_exit` returns."""
 
-    def __init__(self) -> None:
-        self._over = threading.Event()
+    def __init__(self, pid: int, started: float, callback: Callable[[int], None]) -> None:
+        self._pid = pid
+        self._started = started
+        self._callback = callback
+        self._cancelled = False
+        self._lock = threading.Lock()  # guards the descriptors and the flag
+        self._descriptor = _open_descriptor(pid)
         self._wake_read, self._wake_write = os.pipe()
-        self._lock = threading.Lock()
+        self._thread = threading.Thread(target=self._run, name=f"cutline-watch-{pid}", daemon=True)
+        self._thread.start()
 
     def cancel(self) -> None:
-        """No call after this one has returned, unless it runs already. Idempotent."""
+        """No call begins after this one has returned. Idempotent."""
         with self._lock:
-            if not self._over.is_set():
-                self._over.set()
+            self._cancelled = True
+            if self._wake_write >= 0:
                 os.write(self._wake_write, b"x")
 
-    def _run(self, pid: int, started: float, descriptor: int | None, callback: Callable[[int], None]) -> None:
-        try:
-            self._wait(pid, started, descriptor)
-        finally:
-            if descriptor is not None:
-                os.close(descriptor)
-            with self._lock:
-                cancelled = self._over.is_set()
-                self._over.set()
-                os.close(self._wake_read)
-                os.close(self._wake_write)
-        if not cancelled:
-            callback(pid)
+    def join(self, timeout: float | None = None) -> None:
+        """Wait until the watch is over; not from the callback."""
+        self._thread.join(timeout)
 
-    def _wait(self, pid: int, started: float, descriptor: int | None) -> None:
+    def _run(self) -> None:
+        try:
+            self._wait()
+        finally:
+            with self._lock:
+                cancelled = self._cancelled
+                for number in (self._descriptor, self._wake_read, self._wake_write):
+                    if number >= 0:
+                        os.close(number)
+                self._wake_write = -1
+        if not cancelled:
+            self._callback(self._pid)
+
+    def _wait(self) -> None:
         poll = select.poll()
         poll.register(self._wake_read, select.POLLIN)
-        if descriptor is not None:
-            poll.register(descriptor, select.POLLIN)
+        if self._descriptor >= 0:
+            poll.register(self._descriptor, select.POLLIN)
         # The descriptor was opened before this look: it names the right process or one that ended.
-        while process_alive(pid, started):
-            ready = poll.poll(None if descriptor is not None else _POLL * 1000)
-            if ready:
+        while process_alive(self._pid, self._started):
+            if poll.poll(None if self._descriptor >= 0 else _POLL * 1000):
                 return
 
 
@@ -119,19 +127,14 @@ def watch_exit(pid: int, started: float, callback: Callable[[int], None]) -> Wat
 
     Works for processes that are not children of this one. One that has ended before is reported at once.
     """
-    watch = Watch()
-    descriptor = _open_descriptor(pid)
-    threading.Thread(
-        target=watch._run, args=(pid, started, descriptor, callback), name=f"cutline-watch-{pid}", daemon=True
-    ).start()
-    return watch
+    return Watch(pid, started, callback)
 
 
-def _open_descriptor(pid: int) -> int | None:
-    """A descriptor that becomes readable at the process's end; None where the kernel has none."""
+def _open_descriptor(pid: int) -> int:
+    """A descriptor that becomes readable at the process's end; -1 where the kernel has none."""
     if not hasattr(os, "pidfd_open"):
-        return None
+        return -1
     try:
         return os.pidfd_open(pid)
     except OSError:  # ended already, an old kernel, or a container that forbids the call: look instead
-        return None
+        return -1

@@ -22,6 +22,7 @@ import asyncio
 import hmac
 import logging
 import os
+import sys
 from collections import deque
 from collections.abc import Callable, Coroutine
 from concurrent.futures import TimeoutError as FutureTimeout
@@ -139,6 +140,7 @@ class GrpcTransport:
         self._dirty: deque[Lane] = deque()
         self._waking = False
         self._closed = False
+        self.writes_at_once = False
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop:
@@ -151,6 +153,9 @@ class GrpcTransport:
         if self._listen is not None:
             self._reservation = reserve(self._listen)
         self._thread = acquire(self, self._close)
+        # asyncio's debug mode refuses what the sender's thread then does with a future, and without the
+        # interpreter lock it would not be safe.
+        self.writes_at_once = not self.loop.get_debug() and _interpreter_locked()
         if self._reservation is None:
             return ""
         try:
@@ -192,6 +197,11 @@ class GrpcTransport:
         except RuntimeError:
             if not self._closed:  # closed meanwhile: there is nothing left to run it for
                 raise
+
+    def inside(self) -> bool:
+        """True in the gRPC thread."""
+        assert self._thread is not None
+        return self._thread.inside()
 
     def wake(self, lane: Lane) -> None:
         """A lane has something to send. One wake-up serves everything up to the moment it runs."""
@@ -363,3 +373,8 @@ async def _refusal_of(error: BaseException, address: str) -> tuple[str, bool]:
         return WRONG_TOKEN, False
     vacant = error.code() is grpc.StatusCode.UNAVAILABLE and await nobody_listens(address)
     return f"nobody listens at {address}" if vacant else f"{address}: {status_text(error)}", vacant
+
+
+def _interpreter_locked() -> bool:
+    asked = getattr(sys, "_is_gil_enabled", None)
+    return asked is None or bool(asked())

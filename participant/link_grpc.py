@@ -4,7 +4,8 @@
 to the stream. A sender appends its payload; if the lane is idle it claims it and either passes it on to the
 writer in the gRPC thread (one wake-up per burst) or, for a small payload, begins the write itself. That
 spares a change of threads in each direction, a third of a round trip: gRPC lets an operation begin in any
-thread, and its completion still comes to the gRPC thread. An owner gives the lane up by clearing `armed` and
+thread, and its completion still comes to the gRPC thread. It costs the sender 60 us instead of 10, so only
+the first of several payloads (markers on all channels) goes that way, whatever the link. An owner gives the lane up by clearing `armed` and
 then looking at the outbox once more, a sender appends and then looks at `armed`: no payload is left behind.
 
 *Ends.* A lane ended on purpose says BYE in band, so a broken lane is never taken for a closed one. When
@@ -39,7 +40,7 @@ __all__ = ("FLUSHING", "Broken", "Carrier", "GrpcLink", "Lane", "status_text")
 
 FLUSHING = 1.0  # seconds a closed link may take to hand over what it had accepted
 AT_ONCE = 32 * 1024  # bytes: payloads up to here are written by the sender if the lane is idle
-BURST = 0.0001  # seconds: sends that follow each other faster are gathered by the writer instead
+BURST = 0.0001  # seconds: sends that follow each other faster, on whatever links, are left to the writers
 LAST_WORDS = 0.02  # seconds the other lane gets when one has broken
 
 
@@ -51,6 +52,8 @@ class Carrier(Protocol):
 
     @property
     def post(self) -> Post: ...
+
+    last_send: float  # when a lane of this transport was last made to move
 
     @property
     def writes_at_once(self) -> bool:
@@ -77,7 +80,6 @@ class Lane:
     __slots__ = (
         "_begun",
         "_idle",
-        "_last",
         "_lock",
         "armed",
         "closing",
@@ -95,7 +97,6 @@ class Lane:
         self.armed = True  # owned by the writer, which does not run yet
         self.closing = False
         self._lock = threading.Lock()
-        self._last = 0.0
         self._idle: asyncio.Future[None] | None = None
         self._begun: Coroutine[Any, Any, None] | None = None  # a write that a sender began
 
@@ -105,12 +106,12 @@ class Lane:
         if self.armed or not self._claim():
             return  # the owner looks at the outbox once more before it lets go
         transport = self.link.transport
-        now = perf_counter()
-        quiet, self._last = now - self._last > BURST, now
+        quiet = perf_counter() - transport.last_send > BURST
         if quiet and len(payload) <= AT_ONCE and transport.writes_at_once and not transport.inside():
             self._begin_write()
         else:
             transport.wake(self)
+        transport.last_send = perf_counter()
 
     def end(self) -> None:
         """In the gRPC thread: let the lane say BYE when all has gone out."""

@@ -141,6 +141,7 @@ class GrpcTransport:
         self._waking = False
         self._closed = False
         self.writes_at_once = False
+        self.last_send = 0.0
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop:

@@ -484,8 +484,8 @@ def test_no_payload_is_left_behind_whoever_sends(make_end: MakeEnd, make_peer: M
         while isinstance(event, Drained):
             event = client.events.get(timeout=SOON)
         assert isinstance(event, PacketIn)
-        number, count, _ = event.payload.split(b" ", 2)
-        seen.setdefault((int(number), event.control), []).append(int(count))
+        by, count, _ = event.payload.split(b" ", 2)
+        seen.setdefault((int(by), event.control), []).append(int(count))
     for thread in threads:
         thread.join()
     for counts in seen.values():

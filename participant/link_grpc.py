@@ -5,8 +5,9 @@ to the stream. A sender appends its payload; if the lane is idle it claims it an
 writer in the gRPC thread (one wake-up per burst) or, for a small payload, begins the write itself. That
 spares a change of threads in each direction, a third of a round trip: gRPC lets an operation begin in any
 thread, and its completion still comes to the gRPC thread. It costs the sender 60 us instead of 10, so only
-the first of several payloads (markers on all channels) goes that way, whatever the link. An owner gives the lane up by clearing `armed` and
-then looking at the outbox once more, a sender appends and then looks at `armed`: no payload is left behind.
+the first of several payloads (markers on all channels) goes that way, whatever the link. An owner gives the
+lane up by clearing `armed` and then looking at the outbox once more, a sender appends and then looks at
+`armed`: no payload is left behind.
 
 *Ends.* A lane ended on purpose says BYE in band, so a broken lane is never taken for a closed one. When
 one lane ends, the other gets a moment to deliver what its socket already holds.

@@ -127,7 +127,7 @@ def reserve(listen: str) -> Reservation:
     ``unix:`` alone gets a new private folder. Raises PortInUse, ConnectionRefused, RefusedOption.
     """
     if listen == _UNIX:
-        folder = tempfile.mkdtemp(prefix="cutline-")
+        folder = tempfile.mkdtemp(prefix="cutline-link-")
         return Reservation(target(f"{_UNIX}{folder}/socket"), folder)
     address = target(listen)
     if address.startswith(_UNIX):

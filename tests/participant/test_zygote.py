@@ -83,7 +83,7 @@ def test_what_a_child_finds(make_starter: MakeStarter, tmp_path: Path, fork: boo
     assert first["colour"] == "grün \udcff" and first["secret"] is None
     assert first["session"] == first["pid"]
     assert first["main"] == [] and first["input"] == ""
-    assert first["signals"] == {"SIGTERM": "0", "SIGCHLD": "0"}
+    assert first["signals"] == {"SIGTERM": True, "SIGCHLD": True}
     assert [number for number in first["descriptors"] if number > 3] == []  # 3 is the listing itself
     assert first["hash"] == second["hash"]
     assert not set(first["draws"]) & set(second["draws"])

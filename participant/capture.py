@@ -1,0 +1,308 @@
+"""Takes a participant's state at a message boundary: everything once, then only what changed.
+
+Theory of operation. A capture pickles the instance into pieces (`cutline.participant.pieces`), with the
+memory of large owners beside them as numbered regions. Pieces are compared by hash with those of the
+capture that this one is relative to, regions by hashes of their blocks (`cutline.participant.blocks`);
+what differs is *copied* into the result, so the handler may go on the moment `capture` returns: nothing in
+a `Captured` refers to live memory. Everything happens on the handler's thread at the boundary.
+
+The hashes of each capture are kept under its number until a later one is known to have committed, so an
+aborted capture takes no change with it and captures may overlap. Nothing else is kept: no reference, weak
+reference or buffer export to anything of the state, which would make `bytearray.append` and
+`ndarray.resize` fail. A region's number only names content. It stays with the owner found at the same
+address and size, or else in the same place with the same size, which keeps deltas small; since contents
+are compared, a number that went to another owner costs bytes and nothing else.
+
+The first piece, "header", is a msgpack document that says how to read the others (`restore.py`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgpack
+from blake3 import blake3
+
+from cutline.errors import CannotCapture, CannotRestore, CaptureError
+from cutline.storage.image import Piece, Region
+
+from .blocks import Hasher, Hashes, changed_runs
+from .classes import name_of, version_of
+from .kinds import Kinds, PersistentTypes
+from .memory import Bytes, address
+from .pickling import prove, refusal
+from .pieces import Order, Row, write_row
+from .restore import HEADER, Restored, restore
+
+__all__ = ("Captured", "Capturer", "PersistentTypes", "check_capturable")
+
+FORMAT = 1
+
+
+@dataclass
+class Captured:
+    """One capture, a copy of its own. Sizes in bytes, `stall` in seconds.
+
+    `changed_bytes`: changed blocks of regions plus the length of changed pieces.
+    """
+
+    number: int
+    pieces: tuple[Piece, ...]
+    regions: tuple[Region, ...]
+    changed_bytes: int
+    state_bytes: int
+    class_name: str
+    class_version: int
+    stall: float
+
+
+@dataclass
+class _Table:
+    """What is remembered of one capture: hashes, and where its regions lay."""
+
+    pieces: dict[str, tuple[bytes, int]] = field(default_factory=dict)
+    regions: dict[int, Hashes] = field(default_factory=dict)
+    places: dict[tuple[int, int], int] = field(default_factory=dict)
+    slots: list[int] = field(default_factory=list)
+
+
+class Capturer:
+    """Takes the captures of one participant. `region_min` and `block` in bytes.
+
+    `persistent` names types that are written in a way of the program's own, or refused by raising.
+    """
+
+    def __init__(
+        self,
+        participant: str,
+        *,
+        region_min: int = 256 * 1024,
+        block: int = 4096,
+        persistent: PersistentTypes | None = None,
+    ) -> None:
+        self.participant = participant
+        self._region_min = region_min
+        self._hasher = Hasher(block)
+        self._kinds = Kinds(persistent)
+        self._order = Order()
+        self._tables: dict[int, _Table] = {}
+        self._latest = _Table()
+        self._next_region = 0
+
+    def capture(self, instance: object, *, number: int, against: int | None) -> Captured:
+        """The state of `instance` now, as checkpoint `number`.
+
+        Call at a message boundary, on the handler's thread. `against` is the committed capture that a
+        delta is relative to; None, or one that is not known here, writes everything.
+
+        Raises:
+            CannotCapture: something that cannot be saved, or would not load, with its path.
+        """
+        began = time.perf_counter()
+        with _collector_off():
+            row = self._write(instance)
+            try:
+                captured = self._compare(row, instance, number, against)
+            finally:
+                row.arrays.clear()
+        captured.stall = time.perf_counter() - began
+        return captured
+
+    def committed(self, number: int) -> None:
+        """Capture `number` committed: no delta will be relative to an older one."""
+        self._tables = {known: table for known, table in self._tables.items() if known >= number}
+
+    def aborted(self, number: int) -> None:
+        """Capture `number` came to nothing. What it held is still changed relative to the others."""
+        self._tables.pop(number, None)
+
+    def adopt(self, number: int, instance: object, restored: Restored | None = None) -> None:
+        """`instance` was just restored from checkpoint `number`: later captures may be relative to it.
+
+        `restored`, filled by `restore`, lets the next delta be small; it lets go of the memory it holds.
+        Without it the next delta writes everything, under new region numbers.
+        """
+        table = _Table()
+        self._next_region = max(self._next_region, (number + 1) << 20)
+        if restored is not None:
+            for name, content in restored.pieces:
+                table.pieces[name] = (_digest(content), len(content))
+            self._order.arrange([name for name, _ in restored.pieces if name != HEADER])
+            for region, memory in restored.regions.items():
+                with memory.data as view:
+                    table.regions[region] = self._hasher.first(view)
+                table.places[address(memory), memory.nbytes] = region
+            restored.clear()
+        self._tables[number] = self._latest = table
+
+    # -- one capture ---------------------------------------------------------------------------------
+
+    def _write(self, instance: object) -> Row:
+        """The pieces, every type in them proven to load."""
+        try:
+            row = write_row(instance, self._kinds, self._order, self._region_min)
+            try:
+                if self._kinds.fresh:
+                    prove(self._kinds)
+            except BaseException:
+                row.arrays.clear()
+                raise
+            return row
+        except Exception as error:
+            raise refusal(instance, error, self._kinds, participant=self.participant, name="self") from None
+        finally:
+            # Types whose proof did not come about will be new again.
+            self._kinds.forget()
+
+    def _compare(self, row: Row, instance: object, number: int, against: int | None) -> Captured:
+        base = self._tables.get(against) if against is not None else None
+        table = _Table()
+        regions = self._regions(row, table, base)
+        kind = type(instance)
+        header = self._header(row, kind, table)
+        pieces = self._pieces([(HEADER, header), *row.pieces], table, base)
+        changed = sum(len(run) for region in regions for _, run in region.extents)
+        changed += sum(len(piece.content) for piece in pieces if piece.content is not None)
+        total = sum(length for _, length in table.pieces.values())
+        self._order.settle(total, free=base is None)
+        self._tables[number] = self._latest = table
+        return Captured(
+            number=number,
+            pieces=pieces,
+            regions=regions,
+            changed_bytes=changed,
+            state_bytes=total + sum(region.size for region in regions),
+            class_name=name_of(kind),
+            class_version=version_of(kind),
+            stall=0.0,
+        )
+
+    def _header(self, row: Row, kind: type, table: _Table) -> bytes:
+        versions = {name_of(each): version_of(each) for each in (*self._kinds.versioned, kind)}
+        packed: bytes = msgpack.packb(
+            {
+                "format": FORMAT,
+                "class": name_of(kind),
+                "version": version_of(kind),
+                "whole": row.whole,
+                "names": row.names,
+                "slots": row.slots,
+                "primed": row.primed,
+                "regions": table.slots,
+                "versions": dict(sorted(versions.items())),
+            }
+        )
+        return packed
+
+    def _pieces(
+        self, contents: list[tuple[str, bytes]], table: _Table, base: _Table | None
+    ) -> tuple[Piece, ...]:
+        pieces = []
+        for name, content in contents:
+            digest = _digest(content)
+            table.pieces[name] = (digest, len(content))
+            known = base is not None and base.pieces.get(name, (b"", 0))[0] == digest
+            pieces.append(Piece(name, digest, None if known else content))
+        latest = self._latest.pieces
+        if latest:
+            self._order.observe(
+                latest, [(name, *table.pieces[name]) for name, _ in contents if name != HEADER]
+            )
+        return tuple(pieces)
+
+    # -- regions -------------------------------------------------------------------------------------
+
+    def _regions(self, row: Row, table: _Table, base: _Table | None) -> tuple[Region, ...]:
+        memories = row.arrays.slots
+        table.slots = self._numbers(memories)
+        regions = []
+        for region, memory in zip(table.slots, memories, strict=True):
+            table.places[address(memory), memory.nbytes] = region
+            with memory.data as view:
+                old = self._latest.regions.get(region)
+                if old is None or old.size != view.nbytes:
+                    hashes = self._hasher.first(view)
+                else:
+                    hashes = self._hasher.next(old, view)
+                table.regions[region] = hashes
+                parent = base.regions.get(region) if base is not None else None
+                if parent is None or parent.size != view.nbytes:
+                    runs = [(0, view.nbytes)]
+                else:
+                    runs = changed_runs(parent, hashes, self._hasher.block)
+                extents = tuple([(start, bytes(view[start:stop])) for start, stop in runs])
+            regions.append(Region(region, memory.nbytes, extents))
+        return tuple(regions)
+
+    def _numbers(self, memories: list[Bytes]) -> list[int]:
+        """A number for each region: the one of the same place, or of the same slot and size, or a new one."""
+        before = self._latest
+        numbers: list[int | None] = []
+        taken: set[int] = set()
+        for memory in memories:
+            place = before.places.get((address(memory), memory.nbytes))
+            numbers.append(None if place in taken else place)
+            taken.update(() if place is None else (place,))
+        for slot, memory in enumerate(memories):
+            if numbers[slot] is not None or slot >= len(before.slots):
+                continue
+            candidate = before.slots[slot]
+            if candidate not in taken and before.regions[candidate].size == memory.nbytes:
+                numbers[slot] = candidate
+                taken.add(candidate)
+        chosen = []
+        for number in numbers:
+            if number is None:
+                number = self._next_region
+                self._next_region += 1
+            chosen.append(number)
+        return chosen
+
+
+def _digest(content: bytes) -> bytes:
+    digest: bytes = blake3(content).digest()
+    return digest
+
+
+@contextlib.contextmanager
+def _collector_off() -> Iterator[None]:
+    """No garbage collection inside: it would run destructors of the state in the middle of a capture."""
+    running = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if running:
+            gc.enable()
+
+
+def check_capturable(instance: object, participant: str) -> None:
+    """A capture and a restore of it on trial, both thrown away; used right after a participant is made.
+
+    Raises:
+        CannotCapture: the state cannot be saved, or would not load; the message names the path.
+    """
+    captured = Capturer(participant).capture(instance, number=0, against=None)
+    pieces = [(piece.name, bytes(piece.content or b"")) for piece in captured.pieces]
+    regions: dict[int, Any] = {
+        region.number: bytearray().join(run for _, run in region.extents) for region in captured.regions
+    }
+    del captured
+    try:
+        restore(pieces, regions, participant=participant)
+    except CaptureError as error:
+        path = error.facts.get("path", "self")
+        raise CannotCapture(
+            f"participant {participant!r} cannot save {path}: it saves but does not load: {error}",
+            participant=participant,
+            path=path,
+            reason=str(error),
+        ) from error
+
+
+assert issubclass(CannotRestore, CaptureError)

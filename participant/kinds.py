@@ -1,0 +1,170 @@
+"""How each type is pickled: a table that pickle's C code looks up, filled at the first sight of a type.
+
+Theory of operation. A pickler's `dispatch_table` is asked once per object; for plain classes the answer is
+a C function, so that a type known before costs no Python at all. At first sight a type is classified: what
+must not be saved is refused, arrays and tensors go to `cutline.participant.arrays`, and everything else
+pickles as it defines itself. First sight is also where the object is noted for proof: some objects save
+and do not load (an exception whose constructor wants other arguments, a `__getattr__` that needs state
+which is not there yet), and finding that out at restore is too late. `Kinds.fresh` lists one object of each
+type not proven yet; the caller loads it on trial and then calls `prove`, or `forget`.
+
+Functions and classes go by name in pickle's own code and never come here.
+"""
+
+from __future__ import annotations
+
+import array
+import copyreg
+import sys
+from collections.abc import Callable, Mapping
+from operator import attrgetter, methodcaller
+from typing import Any
+
+import numpy as np
+
+from .arrays import Arrays
+from .tensors import is_tensor_kind, reduce_tensor
+
+__all__ = ("Kinds", "PersistentTypes", "Refused", "refusal_of")
+
+# "module:qualname" of a type -> how its objects are written (a pickle reduce value), or an exception.
+PersistentTypes = Mapping[str, Callable[[Any], Any]]
+
+_by_its_own = methodcaller("__reduce_ex__", 5)
+_by_name = attrgetter("__qualname__")
+_HANDLE_HINT = "a handle of Ray, which ends with the cluster; hold the Handle that spawn returned"
+_REF_HINT = "a reference into Ray's object store, which ends with the cluster; store its value"
+_RAY = {
+    "ActorHandle": _HANDLE_HINT,
+    "ActorClass": _HANDLE_HINT,
+    "ActorMethod": _HANDLE_HINT,
+    "ObjectRef": _REF_HINT,
+    "ObjectID": _REF_HINT,
+    "ObjectRefGenerator": _REF_HINT,
+    "DynamicObjectRefGenerator": _REF_HINT,
+    "StreamingObjectRefGenerator": _REF_HINT,
+}
+_REFUSED = {
+    "multiprocessing.shared_memory:SharedMemory": "shared memory, whose content is not part of the object",
+    "multiprocessing.shared_memory:ShareableList": "shared memory, whose content is not part of the object",
+    "_io:FileIO": "an open file",
+}
+
+
+class Refused(Exception):
+    """An object that must not go into an image or a message."""
+
+
+def refusal_of(kind: type) -> str | None:
+    """Why objects of this type are refused though they would pickle; None for all others."""
+    for each in kind.__mro__:
+        if each.__module__.partition(".")[0] == "ray" and each.__name__ in _RAY:
+            return _RAY[each.__name__]
+        reason = _REFUSED.get(f"{each.__module__}:{each.__qualname__}")
+        if reason is not None:
+            return reason
+    return None
+
+
+class Kinds(dict[type, Callable[[Any], Any]]):
+    """The dispatch table. `arrays` is whatever takes the arrays of the pickling under way."""
+
+    def __init__(self, persistent: PersistentTypes | None = None) -> None:
+        super().__init__()
+        self.persistent = dict(persistent or {})
+        self.arrays: Arrays = Arrays()
+        self.fresh: list[Any] = []
+        self.proven: set[type] = set()
+        self.versioned: set[type] = set()
+        self._forget_all()
+
+    def _forget_all(self) -> None:
+        self.clear()
+        self._registered = len(copyreg.dispatch_table)
+        self[np.ndarray] = lambda shown: self.arrays.reduce(shown)
+        self[memoryview] = lambda shown: self.arrays.memory_view(shown)
+
+    def begin(self, arrays: Arrays) -> None:
+        """Another pickling starts."""
+        self.arrays = arrays
+        self.fresh.clear()
+        if len(copyreg.dispatch_table) != self._registered:
+            self._forget_all()
+
+    def prove(self) -> None:
+        """The fresh objects have been loaded on trial."""
+        self.proven.update(map(type, self.fresh))
+        self.fresh.clear()
+
+    def forget(self) -> None:
+        """The pickling came to nothing: the types it saw first will be first seen again."""
+        for shown in self.fresh:
+            self.pop(type(shown), None)
+        self.fresh.clear()
+
+    def __missing__(self, kind: type) -> Callable[[Any], Any]:
+        if hasattr(kind, "__cutline_version__"):
+            self.versioned.add(kind)
+        reduce = self._classify(kind)
+        self[kind] = reduce
+        if kind in self.proven:
+            return reduce
+
+        def first(shown: Any) -> Any:
+            self.fresh.append(shown)
+            return reduce(shown)
+
+        return first
+
+    def _classify(self, kind: type) -> Callable[[Any], Any]:
+        named = self.persistent.get(f"{kind.__module__}:{kind.__qualname__}")
+        if named is not None:
+            return named
+        reason = refusal_of(kind)
+        if reason is not None:
+            return _refuser(reason)
+        if issubclass(kind, type):
+            return _by_name
+        registered = copyreg.dispatch_table.get(kind)
+        if registered is not None:
+            return registered
+        return self._memory_kind(kind) or _by_its_own
+
+    def is_special(self, kind: type) -> bool:
+        """Whether objects of the type are written in a way of Cutline's or the program's."""
+        named = f"{kind.__module__}:{kind.__qualname__}" in self.persistent
+        return named or issubclass(kind, np.ndarray) or self._memory_kind(kind) is not None
+
+    def _memory_kind(self, kind: type) -> Callable[[Any], Any] | None:
+        """How a type is written whose objects show memory."""
+        if issubclass(kind, np.ndarray):
+            if _pickles_itself(kind):
+                return lambda shown: self.arrays.foreign(shown)
+            return lambda shown: self.arrays.subclass(shown)
+        if issubclass(kind, np.void):
+            return lambda shown: self.arrays.void(shown)
+        if issubclass(kind, array.array) and kind.__reduce_ex__ is array.array.__reduce_ex__:
+            return lambda shown: self.arrays.array_array(shown)
+        if any(each.__module__ == "_ctypes" for each in kind.__mro__):
+            return lambda shown: self.arrays.ctypes_object(shown)
+        if is_tensor_kind(kind):
+            return lambda shown: reduce_tensor(self.arrays, shown)
+        return None
+
+
+def _refuser(reason: str) -> Callable[[Any], Any]:
+    def refuse(shown: Any) -> Any:
+        raise Refused(reason)
+
+    return refuse
+
+
+def _pickles_itself(kind: type) -> bool:
+    masked = getattr(sys.modules.get("numpy.ma"), "MaskedArray", np.ndarray)
+    for plain in (np.ndarray, masked):
+        if all(
+            getattr(kind, name, None) == getattr(plain, name, None)
+            for name in ("__reduce__", "__reduce_ex__", "__setstate__", "__getstate__")
+        ):
+            return False
+    return True

@@ -1,0 +1,245 @@
+"""Values of messages as bytes: arguments, answers, errors. Same rules as for state, without regions.
+
+Theory of operation. A message must come back exactly, on another machine, in a program that has the same
+classes: classes go by name, code is refused, so are locks, files and Ray's own handles, each with its
+path. Arrays of 4 KiB or more are carried beside the pickle, so that each is copied once into the message
+and once out of it, into memory that the array owns; small ones lie in the stream. What a message shows of
+an array travels, not the array behind a slice; slices that overlap in one message overlap on arrival.
+
+Most messages are small, so a pickler is kept per thread and reused, and a message that names nothing
+(plain containers and values) is loaded by pickle's own C function. The first object of each type is
+loaded on trial before its message leaves, since an object that saves and does not load would otherwise
+fail at the receiver.
+
+Layout: a pickle; or, when arrays travel beside it, a zero byte, their number, the lengths of the pickle
+and of each of them (little-endian, 64 bits), the pickle, the arrays.
+"""
+
+from __future__ import annotations
+
+import io
+import pickle
+import struct
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from cutline.errors import CannotCapture, CannotRestore, ClassMissing
+
+from .arrays import MessageArrays, Regroup
+from .classes import Classes
+from .kinds import Kinds
+from .paths import deepest, find_culprit, path_of
+from .rebuild import MARKS, Loader
+
+__all__ = ("Live", "Opener", "dumps", "loads", "prove", "refusal")
+
+Live = Mapping[str, Callable[..., Any]]
+_STACK_GLOBAL = b"\x93"
+_REBUILD = Loader.__module__
+_NOBODY: Live = {}
+_DEFAULT = Classes()
+
+
+class Opener(pickle.Unpickler):
+    """An unpickler that finds classes in the program, live objects in `live`, arrays in its `loader`."""
+
+    def __init__(
+        self,
+        stream: Any,
+        loader: Loader,
+        classes: Classes,
+        live: Live,
+        buffers: Iterable[Any] | None = None,
+        primed: tuple[Any, ...] = (),
+    ) -> None:
+        super().__init__(stream, buffers=buffers)
+        self._loader, self._classes, self._live, self._primed = loader, classes, live, primed
+        self.found: set[type] = set()
+
+    def find_class(self, module: str, name: str, /) -> Any:
+        if module == _REBUILD and name in MARKS:
+            return getattr(self._loader, name)
+        bound = self._live.get(f"{module}:{name}")
+        if bound is not None:
+            return bound
+        found = self._classes.find(module, name)
+        if isinstance(found, type) and hasattr(found, "__cutline_version__"):
+            self.found.add(found)
+        return found
+
+    def persistent_load(self, pid: Any, /) -> Any:
+        """What an image expects to stand at the bottom of the memo: the instance, large bytearrays."""
+        return self._primed[pid]
+
+
+class _Writer:
+    """A pickler of one thread, reused."""
+
+    def __init__(self) -> None:
+        self.kinds = Kinds()
+        self.busy = False
+        self._stream = io.BytesIO()
+        self._beside: list[pickle.PickleBuffer] = []
+        # A truthy answer would put the buffer in the stream; append answers None.
+        self._pickler = pickle.Pickler(self._stream, 5, buffer_callback=self._beside.append)
+        self._pickler.dispatch_table = self.kinds
+
+    def write(self, value: Any) -> bytes:
+        merged: list[tuple[int, int]] = []
+        while True:
+            arrays = MessageArrays(list(merged))
+            self.kinds.begin(arrays)
+            try:
+                self._pickler.dump(value)
+                arrays.check()
+                return self._joined()
+            except Regroup as regroup:
+                self.kinds.forget()
+                merged = [*regroup.spans, *merged]
+            finally:
+                arrays.clear()
+                self._pickler.clear_memo()
+                self._beside.clear()
+                self._stream.seek(0)
+                self._stream.truncate()
+
+    def _joined(self) -> bytes:
+        stream = self._stream.getvalue()
+        if not self._beside:
+            return stream
+        raws = [buffer.raw() for buffer in self._beside]
+        lengths = [len(stream), *(raw.nbytes for raw in raws)]
+        try:
+            return b"".join([struct.pack(f"<BQ{len(lengths)}Q", 0, len(raws), *lengths), stream, *raws])
+        finally:
+            for raw in raws:
+                raw.release()
+
+
+class _Own(threading.local):
+    def __init__(self) -> None:
+        self.writer = _Writer()
+
+
+_own = _Own()
+
+
+def dumps(value: Any, *, participant: str, where: str) -> bytes:
+    """A value as bytes. `where` names it in errors, e.g. "argument" or "answer of critic.review".
+
+    Raises:
+        CannotCapture: something that cannot travel, with the participant and the path.
+    """
+    writer = _own.writer
+    if writer.busy:
+        # A value whose own __reduce__ sends something.
+        writer = _Writer()
+    writer.busy = True
+    try:
+        payload = writer.write(value)
+        if writer.kinds.fresh:
+            prove(writer.kinds, payload=payload)
+        return payload
+    except Exception as error:
+        raise refusal(value, error, writer.kinds, participant=participant, name=where) from None
+    finally:
+        writer.kinds.forget()
+        writer.busy = False
+
+
+def loads(
+    payload: bytes | memoryview, *, participant: str, live: Live = _NOBODY, classes: Classes = _DEFAULT
+) -> Any:
+    """The value; arrays are writable unless they were read-only when sent.
+
+    Raises:
+        ClassMissing: this program lacks a class that the message names.
+        CannotRestore: the value does not load.
+    """
+    try:
+        return _load(payload, live, classes)
+    except ClassMissing as error:
+        error.facts.setdefault("participant", participant)
+        raise
+    except Exception as error:
+        raise CannotRestore(
+            f"participant {participant!r}: a message does not load: {type(error).__name__}: {error}",
+            participant=participant,
+        ) from error
+
+
+def _load(payload: bytes | memoryview, live: Live, classes: Classes) -> Any:
+    if payload[0]:
+        if type(payload) is bytes and _STACK_GLOBAL not in payload:
+            return pickle.loads(payload)
+        stream, buffers = io.BytesIO(payload), None
+    else:
+        view = memoryview(payload)
+        (count,) = struct.unpack_from("<Q", view, 1)
+        lengths = struct.unpack_from(f"<{count + 1}Q", view, 9)
+        at = 9 + 8 * (count + 1)
+        stream = io.BytesIO(view[at : at + lengths[0]])
+        at += lengths[0]
+        buffers = []
+        for length in lengths[1:]:
+            buffers.append(view[at : at + length])
+            at += length
+    loader = Loader()
+    value = Opener(stream, loader, classes, live, buffers).load()
+    loader.finish()
+    return value
+
+
+def prove(kinds: Kinds, *, payload: bytes | None = None) -> None:
+    """Loads the objects whose types were seen for the first time; raises what loading raises.
+
+    `payload`: a message that holds them all; without it they are written as one.
+    """
+    if payload is None:
+        payload = _Writer().write(list(kinds.fresh))
+    _load(payload, _NOBODY, _DEFAULT)
+    kinds.prove()
+
+
+def refusal(value: Any, error: Exception, kinds: Kinds, *, participant: str, name: str) -> CannotCapture:
+    """The error to raise when `value` did not save, or saved and did not load on trial."""
+    fresh = list(kinds.fresh)
+    culprit = find_culprit(value, name, kinds)
+    if culprit is not None:
+        path, reason = culprit
+    elif isinstance(error, RecursionError) and (unloadable := _unloadable(fresh)) is None:
+        path, reason = deepest(value, name), "objects nested too deep for pickle; keep them in a list instead"
+    else:
+        unloadable = _unloadable(fresh)
+        path, reason = name, f"{type(error).__name__}: {error}"
+        if unloadable is not None:
+            shown, failure = unloadable
+            path = path_of(value, name, lambda here: here is shown) or name
+            reason = (
+                f"a {type(shown).__module__}.{type(shown).__qualname__} that saves but does not load "
+                f"({type(failure).__name__}: {failure}); give the class a __reduce__ that it can be made from"
+            )
+    return CannotCapture(
+        f"participant {participant!r} cannot save {path}: {reason}. What belongs to this process only "
+        f"(clients, locks, files) goes into a cutline.transient(...) of the class",
+        participant=participant,
+        path=path,
+        reason=reason,
+    )
+
+
+def _unloadable(fresh: list[Any]) -> tuple[Any, Exception] | None:
+    """The smallest of these objects that saves and does not load, and what loading it raised."""
+    found: tuple[int, Any, Exception] | None = None
+    for shown in fresh:
+        try:
+            payload = _Writer().write(shown)
+        except Exception:
+            continue
+        try:
+            _load(payload, _NOBODY, _DEFAULT)
+        except Exception as failure:
+            if found is None or len(payload) <= found[0]:
+                found = len(payload), shown, failure.with_traceback(None)
+    return None if found is None else found[1:]

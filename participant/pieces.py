@@ -1,0 +1,158 @@
+"""One instance as a row of pickles, and how that row is ordered.
+
+Theory of operation. Each attribute of the instance is a *piece*: one `dump` of one Pickler whose memo is
+kept from piece to piece, so that an object reached from two attributes is written once and is one object
+again when one Unpickler has read the pieces in order. The instance itself, and large bytearrays that are
+attributes, stand at the bottom of the memo before the first piece (`primed`), because an attribute may
+lead back to them. An instance that defines how it is pickled is a single piece, "state".
+
+A piece refers to earlier ones by position in the memo, so an early piece that gains objects changes the
+bytes of those after it. `Order` therefore moves pieces that change of themselves behind those that do not.
+A new order rewrites everything once; it is taken when everything is written anyway, or when the bytes
+rewritten for no other reason have come to as much.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from .arrays import Regroup, StateArrays
+from .classes import attributes_of, has_plain_state
+from .kinds import Kinds
+
+__all__ = ("Order", "Row", "write_row")
+
+WHOLE = "state"
+
+
+class Row:
+    """The pieces of one instance at one moment, and the memory that they name."""
+
+    def __init__(self, arrays: StateArrays) -> None:
+        self.arrays = arrays
+        self.pieces: list[tuple[str, bytes]] = []
+        self.whole = False
+        self.names: list[str] = []
+        self.slots: list[str] = []
+        self.primed: list[int] = []
+
+
+def attribute_row(instance: object) -> tuple[dict[str, Any], dict[str, Any]] | None:
+    """The attributes to save one by one; None where the instance is saved whole."""
+    if not has_plain_state(type(instance)):
+        return None
+    # Raises for what pickle refuses, such as an instance of a class made in C.
+    instance.__reduce_ex__(2)
+    held, slots = attributes_of(instance)
+    if any(type(name) is not str for name in held):
+        return None
+    return held, slots
+
+
+def write_row(instance: object, kinds: Kinds, order: Order, region_min: int) -> Row:
+    """Pickles the instance; the caller clears the row's arrays.
+
+    Raises:
+        Exception: whatever pickle or the state's own methods raise.
+    """
+    merged: list[tuple[int, int]] = []
+    while True:
+        row = Row(StateArrays(region_min, list(merged)))
+        kinds.begin(row.arrays)
+        try:
+            _fill(row, instance, kinds, order)
+            row.arrays.check()
+            return row
+        except Regroup as regroup:
+            kinds.forget()
+            merged = [*merged, *regroup.spans]
+            row.arrays.clear()
+        except BaseException:
+            row.arrays.clear()
+            raise
+
+
+class _Sink:
+    """A file for a Pickler: collects what is written."""
+
+    def __init__(self) -> None:
+        self.parts: list[bytes] = []
+        self.write = self.parts.append
+
+    def taken(self) -> bytes:
+        # Joining copies what is not bytes yet (a bytearray of the state), before anybody can change it.
+        whole = b"".join(self.parts)
+        self.parts.clear()
+        return whole
+
+
+def _fill(row: Row, instance: object, kinds: Kinds, order: Order) -> None:
+    sink = _Sink()
+    pickler = pickle.Pickler(sink, 5)
+    pickler.dispatch_table = kinds
+    attributes = attribute_row(instance)
+    if attributes is None:
+        row.whole = True
+        pickler.dump(instance)
+        row.pieces.append((WHOLE, sink.taken()))
+        return
+    held, slots = attributes
+    row.names, row.slots = list(held), list(slots)
+    values = {f"attr:{name}": value for name, value in held.items()}
+    values.update((f"slot:{name}", value) for name, value in slots.items())
+    memo = {id(instance): (0, instance)}
+    for value in values.values():
+        if type(value) is bytearray and len(value) >= row.arrays.region_min and id(value) not in memo:
+            memo[id(value)] = (len(memo), value)
+            row.arrays.object_owner(value)
+            row.primed.append(row.arrays.content(value, np.frombuffer(value, np.uint8)))
+    pickler.memo = memo
+    for name in order.arrange(list(values)):
+        pickler.dump(values[name])
+        row.pieces.append((name, sink.taken()))
+
+
+class Order:
+    """In which order pieces are written: the most stable first."""
+
+    def __init__(self) -> None:
+        self._order: list[str] = []
+        self._changes: dict[str, float] = {}
+        self._wasted = 0
+
+    def arrange(self, names: list[str]) -> list[str]:
+        """`names` in the present order; new ones last."""
+        present = set(names)
+        known = set(self._order)
+        self._order = [name for name in self._order if name in present]
+        self._order += [name for name in names if name not in known]
+        return self._order
+
+    def observe(self, before: dict[str, tuple[bytes, int]], now: Sequence[tuple[str, bytes, int]]) -> None:
+        """Compares (digest, length) by name with those of the capture before.
+
+        Only the first changed piece, and those whose length changed, are known to have changed of
+        themselves; others may only follow an earlier one.
+        """
+        first = True
+        for name, digest, length in now:
+            old = before.get(name)
+            own = old is None
+            if old is not None and old[0] != digest:
+                own = first or old[1] != length
+                first = False
+                if not own:
+                    self._wasted += length
+            self._changes[name] = self._changes.get(name, 0.0) * 0.9 + (1.0 if own and old else 0.0)
+
+    def settle(self, total: int, *, free: bool) -> None:
+        """Chooses the order of the next capture. `free`: that one writes everything anyway."""
+        if not free and self._wasted <= total:
+            return
+        self._wasted = 0
+        # Rounded, so that noise does not reorder; sorted() keeps the order among equals.
+        self._order.sort(key=lambda name: round(self._changes.get(name, 0.0), 1))

@@ -1,0 +1,164 @@
+"""The functions that images and messages name to make arrays again. Their names are part of the format.
+
+Theory of operation. A pickle says how to make an object by naming a function and its arguments. Those
+below are only names: making an array needs the regions or buffers that belong to the image being read, so
+an unpickler answers these names with the methods of a `Loader` made for that image. Called any other way
+they say so. Read-only flags are set when everything has been loaded (`Loader.finish`): the owner of a
+writable view may be read-only itself, and such a view can only be made while its owner is writable.
+"""
+
+from __future__ import annotations
+
+import array
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from cutline.errors import CannotRestore
+
+from .memory import dense
+
+__all__ = ("Loader", "MARKS", "mark")
+
+
+class Loader:
+    """Makes the arrays of one image or message. `regions.pop(slot)` gives the memory of a region."""
+
+    def __init__(self, regions: Any = None) -> None:
+        self.regions = {} if regions is None else regions
+        self.made: dict[int, Any] = {}
+        self._sealed: list[np.ndarray[Any, Any]] = []
+
+    def finish(self) -> None:
+        """Sets the read-only flags; called once, after the last object has been loaded."""
+        for sealed in self._sealed:
+            sealed.flags.writeable = False
+        self._sealed.clear()
+
+    def content(self, content: Any) -> Any:
+        """The bytes of an owner: as they are, or those of a region."""
+        return self.regions.pop(content) if type(content) is int else content
+
+    def _root(
+        self,
+        dtype: np.dtype[Any],
+        shape: tuple[int, ...],
+        content: Any,
+        strides: tuple[int, ...] | None = None,
+        readonly: bool = False,
+    ) -> np.ndarray[Any, Any]:
+        made: np.ndarray[Any, Any]
+        made = np.empty(shape, dtype) if strides is None else np.ndarray(shape, dtype, strides=strides)
+        if made.nbytes:
+            memory = dense(made)
+            assert memory is not None
+            memory[:] = np.frombuffer(self.content(content), np.uint8)
+            if type(content) is int:
+                self.made[content] = memory
+        if readonly:
+            self._sealed.append(made)
+        return made
+
+    def _view(
+        self,
+        owner: Any,
+        dtype: np.dtype[Any],
+        shape: tuple[int, ...],
+        strides: tuple[int, ...],
+        offset: int,
+        readonly: bool,
+    ) -> np.ndarray[Any, Any]:
+        memory = dense(owner) if isinstance(owner, np.ndarray) else owner
+        made: np.ndarray[Any, Any] = np.ndarray(shape, dtype, buffer=memory, offset=offset, strides=strides)
+        if readonly:
+            self._sealed.append(made)
+        return made
+
+    def _object_root(
+        self, dtype: np.dtype[Any], shape: tuple[int, ...], strides: tuple[int, ...] | None
+    ) -> np.ndarray[Any, Any]:
+        if strides is None:
+            return np.empty(shape, dtype)
+        return np.ndarray(shape, dtype, strides=strides)
+
+    def _fill_objects(self, made: np.ndarray[Any, Any], state: tuple[Any, bool]) -> None:
+        listed, readonly = state
+        # numpy's own way of pickling elements, into an array of its own: `made` may have views already.
+        source: np.ndarray[Any, Any] = np.empty((0,), made.dtype)
+        source.__setstate__(listed)
+        made[...] = source
+        if readonly:
+            self._sealed.append(made)
+
+    def _object_view(
+        self,
+        owner: np.ndarray[Any, Any],
+        shape: tuple[int, ...],
+        strides: tuple[int, ...],
+        offset: int,
+        readonly: bool,
+    ) -> np.ndarray[Any, Any]:
+        axes = sorted(range(owner.ndim), key=lambda axis: -abs(owner.strides[axis]))
+        line = owner.transpose(axes).reshape(-1)
+        size = owner.dtype.itemsize
+        if len(shape) == 1 and strides[0]:
+            made = line[offset // size :: strides[0] // size][: shape[0]]
+        else:
+            made = np.lib.stride_tricks.as_strided(line[offset // size :], shape, strides)
+        if readonly:
+            self._sealed.append(made)
+        return made
+
+    def _subclass(self, kind: type[Any], plain: np.ndarray[Any, Any]) -> Any:
+        return plain.view(kind)
+
+    def _set_attributes(self, made: Any, state: Mapping[str, Any]) -> None:
+        vars(made).update({sys.intern(name): value for name, value in state.items()})
+
+    def _void(self, view: np.ndarray[Any, Any]) -> Any:
+        return view[()]
+
+    def _array_array(self, kind: type[array.array[Any]], typecode: str, content: Any) -> array.array[Any]:
+        made = kind(typecode)
+        made.frombytes(self.content(content))
+        if type(content) is int:
+            self.made[content] = np.frombuffer(made, np.uint8)
+        return made
+
+    def _memoryview(
+        self, owner: Any, offset: int, size: int, form: str, shape: tuple[int, ...], readonly: bool
+    ) -> memoryview:
+        memory: Any = dense(owner) if isinstance(owner, np.ndarray) else owner
+        made: Any = memoryview(memory).cast("B")[offset : offset + size]
+        made = made.cast(form) if len(shape) == 1 else made.cast(form, shape)
+        shown: memoryview = made.toreadonly() if readonly else made
+        return shown
+
+    def _tensor(self, *arguments: Any) -> Any:
+        from .tensors import load_tensor
+
+        return load_tensor(*arguments)
+
+
+def mark(name: str) -> Callable[..., Any]:
+    """The module-level function that a pickle names in place of the `Loader` method `name`."""
+    marked: Callable[..., Any] = getattr(sys.modules[__name__], name)
+    return marked
+
+
+def _outside(name: str) -> Callable[..., Any]:
+    def called(*arguments: Any, **named: Any) -> Any:
+        raise CannotRestore(f"{__name__}.{name} needs an image: load through Cutline, not by pickle alone")
+
+    called.__name__ = called.__qualname__ = name
+    return called
+
+
+MARKS = tuple(
+    "_root _view _object_root _fill_objects _object_view _subclass _set_attributes _void _array_array "
+    "_memoryview _tensor".split()
+)
+for _name in MARKS:
+    globals()[_name] = _outside(_name)

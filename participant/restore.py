@@ -1,0 +1,163 @@
+"""Makes a participant's instance again from the pieces and regions of an image.
+
+Theory of operation. The piece "header" says how to read the rest. One Unpickler reads the pieces in their
+order with one memo, so what several attributes shared is shared again; the empty instance stands at the
+bottom of that memo before the first piece. Regions become the memory of the arrays that own them. Classes
+come from this program (`cutline.participant.classes`), live handles from `live`. When everything stands,
+read-only flags are set and objects whose class has another version now are migrated.
+"""
+
+from __future__ import annotations
+
+import copyreg
+import io
+import sys
+from collections.abc import Mapping, MutableMapping
+from typing import Any
+
+import msgpack
+import numpy as np
+
+from cutline.errors import CannotRestore, ClassMissing
+
+from .classes import Classes, migrate_all
+from .memory import Bytes
+from .pickling import Live, Opener
+from .rebuild import Loader
+
+__all__ = ("HEADER", "Classes", "Live", "Restored", "restore")
+
+HEADER = "header"
+_DEFAULT = Classes()
+_NOBODY: Live = {}
+
+
+class Restored:
+    """What a restore tells `Capturer.adopt`: the pieces as stored, and the memory that regions became."""
+
+    def __init__(self) -> None:
+        self.pieces: list[tuple[str, bytes]] = []
+        self.regions: dict[int, Bytes] = {}
+
+    def clear(self) -> None:
+        """Lets go of the memory."""
+        self.pieces = []
+        self.regions = {}
+
+
+def restore(
+    pieces: list[tuple[str, bytes]],
+    regions: MutableMapping[int, Any],
+    *,
+    participant: str,
+    classes: Classes = _DEFAULT,
+    live: Live = _NOBODY,
+    header: Mapping[str, Any] | None = None,
+    restored: Restored | None = None,
+) -> object:
+    """The instance of an image.
+
+    `regions` is emptied as memory is taken over. `header` is the image's own and not needed here.
+    `restored`, when given, is filled for `Capturer.adopt`.
+
+    Raises:
+        ClassMissing: this program lacks a class that the image names; says which, whose and where.
+        CannotRestore: the image does not load in this program, or was written by a newer one.
+    """
+    reading = _Reading(pieces, participant, classes)
+    loader = Loader(_BySlot(regions, reading.doc["regions"]))
+    instance = reading.run(loader, live)
+    if restored is not None:
+        restored.pieces = list(pieces)
+        restored.regions = {reading.doc["regions"][slot]: memory for slot, memory in loader.made.items()}
+    return instance
+
+
+class _BySlot:
+    """The regions of an image by the slot that a piece names; each is taken out once."""
+
+    def __init__(self, regions: MutableMapping[int, Any], numbers: list[int]) -> None:
+        self._regions, self._numbers = regions, numbers
+
+    def pop(self, slot: int) -> Any:
+        return self._regions.pop(self._numbers[slot])
+
+
+class _Reading:
+    """One restore under way; `path` is where it is, for errors."""
+
+    def __init__(self, pieces: list[tuple[str, bytes]], participant: str, classes: Classes) -> None:
+        self.participant, self.classes, self.path = participant, classes, "self"
+        contents = dict(pieces)
+        if HEADER not in contents:
+            raise CannotRestore(
+                f"participant {participant!r}: an image without a header", participant=participant
+            )
+        self.doc: dict[str, Any] = msgpack.unpackb(contents[HEADER], strict_map_key=False)
+        if self.doc["format"] > 1:
+            raise CannotRestore(
+                f"participant {participant!r}: its image has format {self.doc['format']}, this Cutline "
+                "reads 1; restore with the newer Cutline that wrote it",
+                participant=participant,
+            )
+        self.pieces = [(name, content) for name, content in pieces if name != HEADER]
+
+    def run(self, loader: Loader, live: Live) -> object:
+        try:
+            return self._instance(loader, live)
+        except ClassMissing as error:
+            raise ClassMissing(
+                f"participant {self.participant!r}: {self.path}: {error}",
+                **{**error.facts, "participant": self.participant, "path": self.path},
+            ) from error
+        except CannotRestore:
+            raise
+        except Exception as error:
+            raise CannotRestore(
+                f"participant {self.participant!r}: {self.path} does not load in this program: "
+                f"{type(error).__name__}: {error}",
+                participant=self.participant,
+                path=self.path,
+            ) from error
+
+    def _instance(self, loader: Loader, live: Live) -> object:
+        # The class first: a missing one is the error to report, whatever else is wrong.
+        kind = self.classes.find_named(self.doc["class"])
+        whole = self.doc["whole"]
+        primed = () if whole else self._primed(kind, loader)
+        # An opcode row that puts the primed objects into the memo: BININT2 n, BINPERSID, MEMOIZE, POP.
+        prologue = b"\x80\x05" + b"".join(
+            b"M" + index.to_bytes(2, "little") + b"Q\x940" for index in range(len(primed))
+        )
+        stream = io.BytesIO(b"".join([prologue, b"N.", *(content for _, content in self.pieces)]))
+        opener = Opener(stream, loader, self.classes, live, primed=primed)
+        opener.load()
+        values: dict[str, Any] = {}
+        for name, _ in self.pieces:
+            self.path = "self" if whole else f"self.{name.partition(':')[2]}"
+            values[name] = opener.load()
+        self.path = "self"
+        instance = values["state"] if whole else primed[0]
+        if not whole:
+            self._fill(instance, values)
+        loader.finish()
+        kinds = {*opener.found, *([kind] if hasattr(kind, "__cutline_version__") else [])}
+        migrate_all(instance, kinds, self.doc["versions"], participant=self.participant, path=self.path)
+        return instance
+
+    def _primed(self, kind: type, loader: Loader) -> tuple[Any, ...]:
+        made: list[Any] = [copyreg.__newobj__(kind)]  # type: ignore[attr-defined]
+        for slot in self.doc["primed"]:
+            content = loader.content(slot)
+            owned = content if type(content) is bytearray else bytearray(content)
+            loader.made[slot] = np.frombuffer(owned, np.uint8)
+            made.append(owned)
+        return tuple(made)
+
+    def _fill(self, instance: object, values: dict[str, Any]) -> None:
+        # The order of the names is that of the attributes when they were saved.
+        for name in self.doc["slots"]:
+            object.__setattr__(instance, name, values[f"slot:{name}"])
+        names = self.doc["names"]
+        if names:
+            vars(instance).update({sys.intern(name): values[f"attr:{name}"] for name in names})

@@ -88,6 +88,7 @@ class Endpoint:
         self.queued_bytes = 0
         self.fenced = 0
         self.dead = False
+        self._links: dict[Member, bool] = {}
         self._dirty: dict[Member, Outgoing] = {}
         self._touched: dict[Member, Incoming] = {}
         self._tables: dict[int, ChannelTable] = {}
@@ -173,6 +174,8 @@ class Endpoint:
             sender = self.outgoing[event.peer] = Outgoing(
                 event.peer, self.snapshot.open_captures(), self.window
             )
+            # The peer may have dialed before there was anything to say to it.
+            sender.linked = event.peer in self._links
         sender.push(event.messages)
         if event.peer == self.me:
             self._loop_back(sender)
@@ -293,6 +296,7 @@ class Endpoint:
 
     def _link_opened(self, event: LinkOpened) -> list[EndpointAction]:
         peer = event.peer
+        self._links[peer] = True
         actions: list[EndpointAction] = []
         sender = self.outgoing.get(peer)
         if sender is not None:
@@ -307,6 +311,7 @@ class Endpoint:
         return actions
 
     def _link_lost(self, event: LinkLost) -> list[EndpointAction]:
+        self._links.pop(event.peer, None)
         sender = self.outgoing.get(event.peer)
         if sender is not None:
             sender.link_lost()

@@ -31,6 +31,7 @@ FRAME_BYTES = 128 * 1024
 FRAME_MESSAGES = 4096
 WINDOW = 65_536
 EARLY_FRAMES = 64
+TRANSMIT_BYTES = 8 * 1024 * 1024
 
 
 class ChannelBroken(AssertionError):
@@ -42,7 +43,7 @@ class Outgoing:
 
     __slots__ = (
         "peer", "sent", "released", "received", "transmitted", "limit", "digest", "released_digest",
-        "frames", "pending", "pending_bytes", "frame_bytes", "marks", "linked", "window",
+        "frames", "pending", "pending_bytes", "frame_bytes", "marks", "linked", "window", "budget",
     )  # fmt: skip
 
     def __init__(self, peer: Member, marks: Sequence[tuple[int, bool]] = (), window: int = WINDOW) -> None:
@@ -62,6 +63,7 @@ class Outgoing:
         # A channel that opens after a capture had sent nothing at it.
         self.marks: dict[int, Mark] = {n: Mark(n, 0, full) for n, full in marks}
         self.linked = False
+        self.budget = TRANSMIT_BYTES
 
     @classmethod
     def restored(cls, peer: Member, part: OutPart, window: int = WINDOW) -> Outgoing:
@@ -97,7 +99,8 @@ class Outgoing:
         pending = self.pending
         if not pending:
             return
-        start, most = 0, min(FRAME_MESSAGES, self.window)
+        # A receiver does not report the last quarter of a window that it has free: no frame may need it.
+        start, most = 0, min(FRAME_MESSAGES, self.window - self.window // 4)
         while start < len(pending):
             stop, size = start, 0
             while stop < len(pending) and stop - start < most and (stop == start or size < FRAME_BYTES):
@@ -119,14 +122,19 @@ class Outgoing:
             self.cut()
 
     def transmit(self) -> list[Frame]:
-        """The frames that may travel now: linked, within the granted limit, not yet on this link."""
+        """The frames that may travel now: linked, within the granted limit, not yet on this link.
+
+        The shell lowers `budget` (bytes) while its connection has a backlog.
+        """
         if not self.linked or self.transmitted >= self.sent:
             return []
-        ready = []
+        ready: list[Frame] = []
+        size = 0
         for frame in self.frames:
             if frame.last <= self.transmitted:
                 continue
-            if frame.last > self.limit:
+            size += len(frame.body)
+            if frame.last > self.limit or self.budget <= 0 or (ready and size > self.budget):
                 break
             ready.append(frame)
             self.transmitted = frame.last

@@ -352,6 +352,10 @@ class Endpoint:
             return []
         actions: list[EndpointAction] = []
         for checkpoint, full in due:
+            late = self._too_late(checkpoint)
+            if late:
+                actions += [*self._settle(checkpoint, False), Complain(checkpoint, late)]
+                continue
             outgoing = {peer: end.captured(checkpoint, full) for peer, end in self.outgoing.items()}
             if self.me in outgoing:
                 self.incoming[self.me].learn([Mark(checkpoint, outgoing[self.me].last, full)])
@@ -364,6 +368,18 @@ class Endpoint:
             if sender.linked:
                 actions.append(SendMarker(peer, self._marks(sender), self.snapshot.committed))
         return actions
+
+    def _too_late(self, checkpoint: int) -> str:
+        """Why this checkpoint cannot be captured here any more; "" if it can.
+
+        A sender that goes on without its mark knows the fate already, and without us that was an abort:
+        its marker came late, and nobody told us yet.
+        """
+        for peer, end in self.incoming.items():
+            mark = end.marks.get(checkpoint)
+            if mark is not None and end.processed > mark:
+                return f"message {end.processed} of {peer.name} was handled already, its mark is {mark}"
+        return ""
 
     def _durable(self, event: Durable) -> list[EndpointAction]:
         table = self._tables.get(event.checkpoint)

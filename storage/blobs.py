@@ -1,0 +1,146 @@
+"""What a place for bytes must offer, and how blobs are named.
+
+A blob is written once, whole, and never changed. Its key says where it belongs:
+``<system>/<lineage>/<epoch>/<checkpoint>/<file>``. The nonce in each file's name makes keys unique, so a
+writer that was paused and wakes up late can only ever add a blob that nobody names.
+
+Names come from users. They are percent-encoded into [A-Za-z0-9_-%], so no name can leave its folder or
+look like another one; overlong ones end in a hash. A key with any other segment is refused.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple, Protocol
+
+from cutline.errors import Corrupt, RefusedOption
+
+from .codec import digest_of
+
+__all__ = (
+    "BlobStore",
+    "KeyParts",
+    "check_key",
+    "corrupt",
+    "encode_name",
+    "manifest_key",
+    "pack_key",
+    "parts_of",
+    "record_key",
+)
+
+_PLAIN = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-")
+_SEGMENT = re.compile(r"[A-Za-z0-9_%~-][A-Za-z0-9_%~.-]*\Z")
+_SEGMENT_MAX = 220
+_NAME_MAX = 120
+
+
+class BlobStore(Protocol):
+    """Durable bytes by key. Any thread and any process may call any verb at any time.
+
+    All raise StorageError; the message names the place. Nothing here is retried.
+    """
+
+    def create(self, key: str, parts: Iterable[bytes | bytearray | memoryview]) -> int:
+        """Writes a new blob and returns its size in bytes; when it returns, the blob is durable.
+
+        Atomic: readers see nothing or all of it. Conditional: BlobExists if the key is taken. After any
+        other error the key is free. Raises StoreFull, StoreNotWritable.
+        """
+        ...
+
+    def read(self, key: str, start: int = 0, length: int | None = None) -> bytes:
+        """Up to ``length`` bytes from ``start``; fewer where the blob ends. Raises BlobNotFound."""
+        ...
+
+    def read_into(self, key: str, start: int, target: memoryview) -> int:
+        """Fills ``target`` from ``start`` on; returns how many bytes there were. Raises BlobNotFound."""
+        ...
+
+    def size(self, key: str) -> int:
+        """Bytes of the blob. Raises BlobNotFound."""
+        ...
+
+    def list(self, prefix: str = "") -> Iterator[str]:
+        """Keys of whole blobs that begin with ``prefix``, in order. Not a view of one moment."""
+        ...
+
+    def unfinished(self, prefix: str = "") -> Iterator[str]:
+        """Keys of what interrupted creates left behind, and of what is being created; for ``delete``."""
+        ...
+
+    def delete(self, key: str) -> None:
+        """Removes a blob, whole or unfinished; no error if there is none."""
+        ...
+
+
+class KeyParts(NamedTuple):
+    """Where a key belongs; ``system`` and ``lineage`` as encoded."""
+
+    system: str
+    lineage: str
+    epoch: int
+    checkpoint: int
+
+
+def encode_name(name: str) -> str:
+    """A text as one segment of a key: safe on every file system, one-to-one but for case-blind ones."""
+    if not name:
+        raise RefusedOption("an empty name cannot be stored: give it at least one character", name=name)
+    raw = name.encode("utf-8", "surrogatepass")
+    encoded = "".join(chr(byte) if byte in _PLAIN else f"%{byte:02X}" for byte in raw)
+    if len(encoded) <= _NAME_MAX:
+        return encoded
+    return f"{encoded[: _NAME_MAX - 33]}~{digest_of(raw).hex()[:32]}"
+
+
+def check_key(key: str) -> tuple[str, ...]:
+    """The segments of a key. Raises RefusedOption for one that could lead anywhere else."""
+    segments = tuple(key.split("/"))
+    if not all(_SEGMENT.match(segment) and len(segment) <= _SEGMENT_MAX for segment in segments):
+        raise RefusedOption(f"{key!r} is not the key of a blob: it could lead out of the store", key=key)
+    return segments
+
+
+def pack_key(system: str, lineage: str, epoch: int, checkpoint: int, member_name: str, birth: int) -> str:
+    """A fresh key for the pack of one participant at one checkpoint."""
+    folder = _folder(system, lineage, epoch, checkpoint)
+    return f"{folder}/{encode_name(member_name)}-{int(birth)}-{os.urandom(8).hex()}.pack"
+
+
+def manifest_key(system: str, lineage: str, epoch: int, checkpoint: int) -> str:
+    """A fresh key for the manifest of one checkpoint."""
+    return f"{_folder(system, lineage, epoch, checkpoint)}/manifest-{os.urandom(8).hex()}"
+
+
+def record_key(manifest: str) -> str:
+    """The key of the commit record beside a manifest."""
+    return f"{manifest}.commit"
+
+
+def _folder(system: str, lineage: str, epoch: int, checkpoint: int) -> str:
+    return f"{encode_name(system)}/{encode_name(lineage)}/{int(epoch)}/{int(checkpoint)}"
+
+
+def parts_of(key: str) -> KeyParts | None:
+    """What the key says about itself; None for one of another shape."""
+    parts = key.split("/")
+    if len(parts) != 5 or not (parts[2].isdecimal() and parts[3].isdecimal()):
+        return None
+    return KeyParts(parts[0], parts[1], int(parts[2]), int(parts[3]))
+
+
+def corrupt(key: str, what: str) -> Corrupt:
+    """The error for a stored object that is not what was written; names the object and its checkpoint."""
+    place = parts_of(key)
+    where = f" (checkpoint {place.checkpoint} of lineage {place.lineage})" if place else ""
+    return Corrupt(
+        f"stored object {key}{where} {what}: it is not what was written. Older checkpoints may be whole;"
+        " `cutline verify` lists what is lost",
+        key=key,
+        what=what,
+        checkpoint=place.checkpoint if place else None,
+        lineage=place.lineage if place else None,
+    )

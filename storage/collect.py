@@ -1,0 +1,131 @@
+"""Removing what no living cut needs, while writers write and other collectors collect.
+
+Decided by the catalog alone, never by age:
+
+1. List the blobs.
+2. One transaction gives up the cuts that retention names, and reads the state of all the others.
+3. A listed blob goes if its checkpoint is decided, every id begun before that decision is decided too, and
+   no living cut lists it. What belongs to an id or a lineage that the catalog does not know stays.
+4. Rows of cuts that were given up go last, when their blobs are gone: an interrupted collection is found
+   again and finished.
+
+Why that is safe: a writer writes blobs of undecided ids only, and those stay. A cut may borrow blobs of
+other checkpoints only from living cuts, which the transaction of its commit checks. So what is dead in one
+reading of the catalog is dead for ever, and a second collector with an older reading only finds less.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from .blobs import BlobStore, encode_name, parts_of, record_key
+from .catalog import Catalog, CheckpointRow, Lease, LineageRow, Place
+from .retention import expendable
+
+__all__ = ("Swept", "sweep")
+
+# Aborted attempts kept to be shown; their blobs are removed.
+_ABORTED_SHOWN = 20
+
+
+@dataclass(slots=True)
+class Swept:
+    """What one collection did and saw.
+
+    ``missing``: cuts that lack a blob, and which. ``unrecorded``: cuts whose commit record is not written.
+    """
+
+    removed: list[str] = field(default_factory=list)
+    given_up: list[Place] = field(default_factory=list)
+    missing: dict[Place, str] = field(default_factory=dict)
+    unrecorded: list[CheckpointRow] = field(default_factory=list)
+
+
+class _State(NamedTuple):
+    lines: Sequence[LineageRow]
+    rows: Sequence[CheckpointRow]
+
+
+def sweep(
+    blobs: BlobStore, catalog: Catalog, lease: Lease, *, keep: int, broken: frozenset[Place] = frozenset()
+) -> Swept:
+    """Retention and collection for the lease's system. ``broken``: cuts known not to be whole."""
+    swept = Swept()
+    prefix = f"{encode_name(lease.system)}/"
+    # Read before listing: what such a cut lacks in the listing is missing, not just not yet written.
+    old = {row.place: row for row in catalog.checkpoints(lease.system)}
+    present = set(blobs.list(prefix))
+    listed = [*present, *blobs.unfinished(prefix)]
+    swept.missing = _missing(old, present)
+    known_bad = broken | swept.missing.keys()
+
+    def choose(lines: Sequence[LineageRow], rows: Sequence[CheckpointRow]) -> set[Place]:
+        return expendable(lines, rows, keep=keep, broken=known_bad)
+
+    state = _State(*catalog.condemn(lease, choose))
+    swept.given_up = [row.place for row in state.rows if row.condemned]
+    for key in _dead(state, listed):
+        blobs.delete(key)
+        swept.removed.append(key)
+    living = {row.place for row in state.rows if row.fate == "committed" and not row.condemned}
+    swept.missing = {place: key for place, key in swept.missing.items() if place in living}
+    swept.unrecorded = [
+        row
+        for place, row in old.items()
+        if place in living and record_key(row.manifest_key or "") not in present
+    ]
+    catalog.drop(lease, _droppable(state))
+    return swept
+
+
+def _missing(rows: dict[Place, CheckpointRow], present: set[str]) -> dict[Place, str]:
+    missing = {}
+    for place, row in rows.items():
+        lost = sorted(set(row.blobs) - present)
+        if lost:
+            missing[place] = lost[0]
+    return missing
+
+
+def _dead(state: _State, listed: Sequence[str]) -> list[str]:
+    """Of the listed keys, those that nobody needs and nobody can come to need."""
+    living: set[str] = set()
+    horizons: dict[tuple[str, int], int] = {}
+    lowest_undecided: dict[str, int] = {}
+    for row in state.rows:
+        if row.fate == "begun":
+            lowest_undecided.setdefault(row.lineage, row.checkpoint)
+        elif row.horizon is not None:
+            horizons[row.place] = row.horizon
+        if row.fate == "committed" and not row.condemned:
+            living.update(row.blobs)
+            living.add(record_key(row.manifest_key or ""))
+    undecided = {row.place for row in state.rows if row.fate == "begun"}
+    next_ids = {line.lineage: line.next_checkpoint for line in state.lines}
+
+    def is_dead(key: str) -> bool:
+        parts = parts_of(key)
+        if parts is None or parts.lineage not in next_ids or key in living:
+            return False
+        place = parts.lineage, parts.checkpoint
+        if parts.checkpoint >= next_ids[parts.lineage] or place in undecided:
+            return False
+        # A row that is gone was decided and its horizon had passed when it went.
+        horizon = horizons.get(place, 0)
+        return lowest_undecided.get(parts.lineage, horizon) >= horizon
+
+    return sorted(filter(is_dead, listed))
+
+
+def _droppable(state: _State) -> list[Place]:
+    """Rows that served their time: given up, or aborted long ago, and nobody can still build on them."""
+    gone: list[Place] = []
+    for line in state.lines:
+        rows = [row for row in state.rows if row.lineage == line.lineage]
+        lowest = min((row.checkpoint for row in rows if row.fate == "begun"), default=line.next_checkpoint)
+        aborted = [row for row in rows if row.fate == "aborted"]
+        old = [row for row in rows if row.condemned] + aborted[:-_ABORTED_SHOWN]
+        gone += [row.place for row in old if row.horizon is not None and row.horizon <= lowest]
+    return gone

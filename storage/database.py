@@ -1,0 +1,145 @@
+"""One SQLite file, opened so that a commit is a commit.
+
+WAL with synchronous=FULL: with NORMAL a commit returns before the log is synced, and a cut that effects
+were run for would vanish with the power. Transactions that write are IMMEDIATE: they wait for each other at
+their beginning, never fail in the middle.
+
+A connection is shared by the threads of a process behind a lock, and never carried through a fork: SQLite's
+file locks would be lost.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sqlite3
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from cutline.errors import Corrupt, CutlineError, StorageError, StoreFull, StoreNotWritable
+
+from .codec import canonical, digest_of
+
+__all__ = ("Database", "seal")
+
+_WAIT_MS = 30_000
+
+
+def seal(*values: Any) -> bytes:
+    """A digest over a row's values, kept in the row: SQLite does not notice a flipped bit in a value."""
+    return digest_of(canonical(list(values)))
+
+
+class Database:
+    """``path``: the file, or ":memory:". Opened at first use."""
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = str(path)
+        self._lock = threading.RLock()
+        self._connection: sqlite3.Connection | None = None
+        self._pid = 0
+        self._abandoned: list[sqlite3.Connection] = []
+
+    @contextlib.contextmanager
+    def reading(self) -> Iterator[sqlite3.Connection]:
+        """One consistent view."""
+        yield from self._transaction("BEGIN")
+
+    @contextlib.contextmanager
+    def writing(self) -> Iterator[sqlite3.Connection]:
+        """Durable when left without an error; undone when left with one."""
+        yield from self._transaction("BEGIN IMMEDIATE")
+
+    def _transaction(self, begin: str) -> Iterator[sqlite3.Connection]:
+        with self._lock:
+            try:
+                connection = self._open()
+                connection.execute(begin)
+                try:
+                    yield connection
+                    connection.execute("COMMIT")
+                except BaseException:
+                    # After some errors SQLite has rolled back by itself.
+                    if connection.in_transaction:
+                        connection.execute("ROLLBACK")
+                    raise
+            except sqlite3.Error as error:
+                raise self._meaning(error) from error
+
+    def _open(self) -> sqlite3.Connection:
+        if self._connection is not None and self._pid != os.getpid():
+            self._abandoned.append(self._connection)
+            self._connection = None
+        if self._connection is None:
+            self._connection = self._connect()
+            self._pid = os.getpid()
+        return self._connection
+
+    def _connect(self) -> sqlite3.Connection:
+        if self.path == ":memory:":
+            return sqlite3.connect(self.path, isolation_level=None, check_same_thread=False)
+        connection = sqlite3.connect(
+            f"{Path(os.path.abspath(self.path)).as_uri()}?mode=rw",
+            uri=True,
+            isolation_level=None,
+            check_same_thread=False,
+            timeout=_WAIT_MS / 1000,
+        )
+        try:
+            (mode,) = connection.execute("PRAGMA journal_mode=WAL").fetchone()
+            if mode != "wal":
+                raise StorageError(
+                    f"{self.path}: this file system cannot hold a SQLite write-ahead log; put the store on a"
+                    " local disk",
+                    path=self.path,
+                )
+            connection.execute("PRAGMA synchronous=FULL")
+            connection.execute("PRAGMA fullfsync=ON")
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    def fold_log(self) -> None:
+        """Moves the log into the file as far as readers allow, so that it does not happen inside a commit."""
+        with self._lock:
+            try:
+                self._open().execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
+            except sqlite3.Error as error:
+                raise self._meaning(error) from error
+
+    def check(self) -> None:
+        """Raises Corrupt if the file's structure is damaged."""
+        with self.reading() as connection:
+            found = [row[0] for row in connection.execute("PRAGMA quick_check(3)")]
+        if found != ["ok"]:
+            raise self._corrupt("; ".join(map(str, found)))
+
+    def _corrupt(self, why: str) -> Corrupt:
+        return Corrupt(
+            f"catalog {self.path} is damaged ({why}): it is not what was written. Nothing was changed; put"
+            " the file back from a copy, or keep the folder and start in another one",
+            key=os.path.basename(self.path),
+            path=self.path,
+            what=why,
+        )
+
+    def _meaning(self, error: sqlite3.Error) -> CutlineError:
+        text = str(error)
+        if "disk is full" in text:
+            return StoreFull(f"no space left for {self.path}: free some", path=self.path)
+        if "readonly" in text or "unable to open" in text:
+            return StoreNotWritable(
+                f"cannot write {self.path} ({text}): check the folder's owner, mode and mount", path=self.path
+            )
+        if any(sign in text for sign in ("malformed", "not a database", "no such table", "no such column")):
+            return self._corrupt(text)
+        return StorageError(f"catalog {self.path}: {text}", path=self.path)
+
+    def close(self) -> None:
+        with self._lock:
+            if self._connection is not None and self._pid == os.getpid():
+                self._connection.close()
+            self._connection = None

@@ -1,0 +1,490 @@
+"""The catalog in a SQLite file: one machine, any number of processes.
+
+Each verb is one transaction. Those that change anything begin by comparing the lease's token, inside the
+transaction: taking a lease over writes the same row, so one of the two comes first.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import sqlite3
+from collections.abc import Callable, Collection, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from cutline.errors import (
+    CheckpointNotFound,
+    Corrupt,
+    DuplicateLabel,
+    FateDecided,
+    Misuse,
+    NewerFormat,
+)
+
+from .blobs import parts_of
+from .catalog import COMMITTED, CheckpointRow, Choice, Fate, Lease, LineageRow, Place, check_label
+from .codec import canonical, decode
+from .database import Database, seal
+from .finding import found_or_refused
+from .leases import LeaseTable
+from .owners import Owner, is_dead
+from .rows import SCHEMA, CheckpointTable, damaged, lineage_of, lineage_values
+
+__all__ = ("CATALOG_FORMAT", "SqliteCatalog")
+
+CATALOG_FORMAT = 1
+
+_LIVING = "l.system = ? AND c.fate = 'committed' AND c.condemned = 0"
+
+
+class SqliteCatalog:
+    """A `Catalog` in ``path``, which exists (see `create`), or in memory for ":memory:".
+
+    ``dead`` says whether an owner surely runs no more; tests replace it.
+    """
+
+    def __init__(self, path: str | Path, *, dead: Callable[[Owner], bool] = is_dead) -> None:
+        self.database = Database(path)
+        self._leases = LeaseTable(dead)
+        self._table = CheckpointTable()
+        if str(path) == ":memory:":
+            self._set_up("memory")
+
+    @classmethod
+    def create(cls, path: str | Path, store_id: str) -> SqliteCatalog:
+        """Makes the file, or finishes one that was interrupted being made."""
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644))
+        made = cls(path)
+        try:
+            made._set_up(store_id)
+        except BaseException:
+            made.close()
+            raise
+        return made
+
+    def _set_up(self, store_id: str) -> None:
+        with self.database.writing() as connection:
+            for statement in SCHEMA.split(";")[:-1]:
+                connection.execute(statement)
+            connection.execute("INSERT OR IGNORE INTO meta VALUES ('format', ?)", (str(CATALOG_FORMAT),))
+            connection.execute("INSERT OR IGNORE INTO meta VALUES ('store', ?)", (store_id,))
+
+    def store_id(self) -> str:
+        """The store it was made for. Raises Corrupt for a file that is no catalog, NewerFormat."""
+        with self.database.reading() as connection:
+            meta = dict(connection.execute("SELECT key, value FROM meta"))
+        if not {"format", "store"} <= set(meta) or not meta["format"].isdecimal():
+            raise damaged("the catalog itself")
+        if int(meta["format"]) > CATALOG_FORMAT:
+            raise NewerFormat(
+                f"{self.database.path} was written by a newer Cutline (format {meta['format']}, this reads"
+                f" {CATALOG_FORMAT}): upgrade cutline",
+                path=self.database.path,
+            )
+        return str(meta["store"])
+
+    def is_blank(self) -> bool:
+        """Whether it was never set up, or nothing was ever put into it."""
+        with self.database.reading() as connection:
+            tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master")}
+            if "lineages" not in tables:
+                return not tables
+            return connection.execute("SELECT 1 FROM lineages LIMIT 1").fetchone() is None
+
+    def close(self) -> None:
+        self.database.close()
+
+    # Leases
+
+    def acquire_lease(self, system: str, owner: Owner, ttl: float, now: float) -> Lease:
+        with self.database.writing() as connection:
+            return self._leases.acquire(connection, system, owner, ttl, now)
+
+    def renew_lease(self, lease: Lease, ttl: float, now: float) -> None:
+        with self.database.writing() as connection:
+            self._leases.fence(connection, lease)
+            self._leases.put(connection, lease, now + ttl)
+
+    def release_lease(self, lease: Lease) -> None:
+        with self.database.writing() as connection:
+            self._leases.release(connection, lease)
+
+    def lease_holder(self, system: str) -> Owner | None:
+        with self.database.reading() as connection:
+            return self._leases.holder(connection, system)
+
+    # Lineages
+
+    def systems(self) -> list[str]:
+        with self.database.reading() as connection:
+            rows = connection.execute("SELECT system FROM lineages GROUP BY system ORDER BY MIN(number)")
+            return [system for (system,) in rows]
+
+    def create_lineage(self, lease: Lease, parent: Place | None) -> str:
+        lineage = os.urandom(8).hex()
+        with self.database.writing() as connection:
+            self._leases.fence(connection, lease)
+            epoch, checkpoint, birth = 0, 1, 1
+            if parent is not None:
+                origin = self._lineage(connection, parent[0], lease)
+                row = self._table.row(connection, *parent)
+                if row is None or row.fate != "committed" or row.condemned:
+                    raise CheckpointNotFound(
+                        f"no committed checkpoint {parent[1]} in lineage {parent[0]} to fork from: it was"
+                        " aborted, or removed by retention",
+                        checkpoint=parent[1],
+                        lineage=parent[0],
+                    )
+                epoch, checkpoint, birth = origin.epoch, parent[1] + 1, origin.next_birth
+            number = connection.execute(
+                "INSERT INTO lineages (lineage, system, epoch, next_checkpoint, next_birth, seal)"
+                " VALUES (?, ?, 0, 0, 0, x'')",
+                (lineage, lease.system),
+            ).lastrowid
+            assert number is not None
+            self._put_lineage(
+                connection, LineageRow(lineage, lease.system, number, parent, epoch, checkpoint, birth)
+            )
+        return lineage
+
+    def _put_lineage(self, connection: sqlite3.Connection, row: LineageRow) -> None:
+        connection.execute(
+            "UPDATE lineages SET system = ?, origin_lineage = ?, origin_checkpoint = ?, epoch = ?,"
+            " next_checkpoint = ?, next_birth = ?, seal = ? WHERE lineage = ?",
+            (*lineage_values(row), row.lineage),
+        )
+
+    def _lineage(
+        self, connection: sqlite3.Connection, lineage: str, lease: Lease | None = None
+    ) -> LineageRow:
+        found = connection.execute("SELECT * FROM lineages WHERE lineage = ?", (lineage,)).fetchone()
+        row = None if found is None else lineage_of(found)
+        if row is None or (lease is not None and row.system != lease.system):
+            place = f"system {lease.system!r}" if lease else "this store"
+            raise CheckpointNotFound(f"no lineage {lineage!r} in {place}", lineage=lineage)
+        return row
+
+    def _lineages(self, connection: sqlite3.Connection, system: str) -> list[LineageRow]:
+        found = connection.execute("SELECT * FROM lineages WHERE system = ? ORDER BY number", (system,))
+        return [lineage_of(row) for row in found]
+
+    def lineages(self, system: str) -> list[LineageRow]:
+        with self.database.reading() as connection:
+            return self._lineages(connection, system)
+
+    def head_lineage(self, system: str) -> str | None:
+        rows = self.lineages(system)
+        return rows[-1].lineage if rows else None
+
+    def bump_epoch(self, lease: Lease, lineage: str) -> int:
+        return self._count(lease, lineage, "epoch") + 1
+
+    def next_birth(self, lease: Lease, lineage: str) -> int:
+        return self._count(lease, lineage, "next_birth")
+
+    def _count(self, lease: Lease, lineage: str, name: str) -> int:
+        with self.database.writing() as connection:
+            self._leases.fence(connection, lease)
+            row = self._lineage(connection, lineage, lease)
+            value: int = getattr(row, name)
+            change: dict[str, Any] = {name: value + 1}
+            self._put_lineage(connection, dataclasses.replace(row, **change))
+            return value
+
+    def epoch(self, lineage: str) -> int:
+        with self.database.reading() as connection:
+            return self._lineage(connection, lineage).epoch
+
+    # Checkpoints
+
+    def begin(
+        self,
+        lease: Lease,
+        lineage: str,
+        *,
+        kind: Literal["full", "delta"],
+        label: str | None,
+        roster: Sequence[str],
+        now: float,
+    ) -> int:
+        if kind not in ("full", "delta"):
+            raise Misuse(f"a checkpoint is full or delta, not {kind!r}")
+        with self.database.writing() as connection:
+            self._leases.fence(connection, lease)
+            line = self._lineage(connection, lineage, lease)
+            if label is not None:
+                self._free_label(connection, lineage, check_label(label))
+            # A damaged row must not keep the system from going on after it.
+            committed = self._table.rows(
+                connection, f"{_LIVING} AND c.lineage = ?", (lease.system, lineage), []
+            )
+            row = CheckpointRow(
+                system=lease.system,
+                lineage=lineage,
+                checkpoint=line.next_checkpoint,
+                kind=kind,
+                label=label,
+                fate="begun",
+                begun_at=float(now),
+                decided_at=None,
+                epoch=line.epoch,
+                parent=committed[-1].place if committed else line.origin,
+                roster=tuple(roster),
+            )
+            self._put_lineage(connection, dataclasses.replace(line, next_checkpoint=line.next_checkpoint + 1))
+            self._table.put(connection, row)
+            return row.checkpoint
+
+    def _free_label(self, connection: sqlite3.Connection, lineage: str, label: str) -> None:
+        taken = connection.execute(
+            "SELECT checkpoint FROM checkpoints WHERE lineage = ? AND label = ? AND fate <> 'aborted'"
+            " AND condemned = 0",
+            (lineage, label),
+        ).fetchone()
+        if taken is not None:
+            raise DuplicateLabel(
+                f"label {label!r} is taken by checkpoint {taken[0]} of lineage {lineage}: choose another, or"
+                " unpin that one",
+                label=label,
+                checkpoint=taken[0],
+            )
+
+    def commit(
+        self,
+        lease: Lease,
+        lineage: str,
+        checkpoint: int,
+        *,
+        manifest_key: str,
+        manifest_digest: bytes,
+        blobs: Sequence[str],
+        summary: dict[str, Any],
+        now: float,
+    ) -> None:
+        with self.database.writing() as connection:
+            row = self._undecided_row(connection, lease, lineage, checkpoint, "committed")
+            self._check_borrowed(connection, row, blobs)
+            horizon = self._lineage(connection, lineage).next_checkpoint
+            self._table.put(
+                connection,
+                dataclasses.replace(
+                    row,
+                    fate="committed",
+                    decided_at=float(now),
+                    manifest_key=manifest_key,
+                    manifest_digest=manifest_digest,
+                    blobs=tuple(blobs),
+                    summary=dict(summary),
+                    horizon=horizon,
+                ),
+            )
+
+    def _check_borrowed(
+        self, connection: sqlite3.Connection, row: CheckpointRow, blobs: Sequence[str]
+    ) -> None:
+        """Blobs of other checkpoints must be held by a living cut: only those are safe from collection."""
+        borrowed = set()
+        for key in blobs:
+            parts = parts_of(key)
+            if parts is None or parts.checkpoint != row.checkpoint or parts.lineage != row.lineage:
+                borrowed.add(key)
+        if not borrowed:
+            return
+        living = self._table.rows(connection, _LIVING, (row.system,), [])
+        for holder in reversed(living):
+            borrowed.difference_update(holder.blobs)
+            if not borrowed:
+                return
+        lost = sorted(borrowed)[0]
+        raise Corrupt(
+            f"{row} builds on {lost}, which no checkpoint holds any more: abort it and take a full one",
+            key=lost,
+            checkpoint=row.checkpoint,
+            lineage=row.lineage,
+        )
+
+    def abort(self, lease: Lease, lineage: str, checkpoint: int, reason: str, now: float) -> None:
+        with self.database.writing() as connection:
+            row = self._undecided_row(connection, lease, lineage, checkpoint, "aborted")
+            if row.fate == "aborted":
+                return
+            horizon = self._lineage(connection, lineage).next_checkpoint
+            self._table.put(
+                connection,
+                dataclasses.replace(
+                    row, fate="aborted", decided_at=float(now), reason=reason, horizon=horizon
+                ),
+            )
+
+    def _undecided_row(
+        self, connection: sqlite3.Connection, lease: Lease, lineage: str, checkpoint: int, wish: Fate
+    ) -> CheckpointRow:
+        self._leases.fence(connection, lease)
+        self._lineage(connection, lineage, lease)
+        row = self._existing(connection, lineage, checkpoint)
+        if row.fate != "begun" and not (row.fate == wish == "aborted"):
+            raise FateDecided(
+                f"{row} was {row.fate} before; it cannot be {wish} any more",
+                checkpoint=checkpoint,
+                lineage=lineage,
+                fate=row.fate,
+            )
+        return row
+
+    def _existing(self, connection: sqlite3.Connection, lineage: str, checkpoint: int) -> CheckpointRow:
+        row = self._table.row(connection, lineage, checkpoint)
+        if row is None:
+            raise CheckpointNotFound(
+                f"no checkpoint {checkpoint} in lineage {lineage!r}: it was never begun, or removed after it"
+                " was decided",
+                checkpoint=checkpoint,
+                lineage=lineage,
+            )
+        return row
+
+    def fate(self, lineage: str, checkpoint: int) -> Fate:
+        with self.database.reading() as connection:
+            return self._existing(connection, lineage, checkpoint).fate
+
+    def undecided(self, lineage: str) -> list[int]:
+        with self.database.reading() as connection:
+            rows = self._table.rows(connection, "c.lineage = ? AND c.fate = 'begun'", (lineage,))
+        return [row.checkpoint for row in rows]
+
+    def checkpoints(
+        self,
+        system: str,
+        *,
+        lineage: str | None = None,
+        fates: Collection[Fate] = COMMITTED,
+        damage: list[Corrupt] | None = None,
+    ) -> list[CheckpointRow]:
+        with self.database.reading() as connection:
+            rows = self._table.rows(
+                connection,
+                "l.system = ? AND c.condemned = 0 AND (? IS NULL OR c.lineage = ?)",
+                (system, lineage, lineage),
+                damage,
+            )
+        return [row for row in rows if row.fate in fates]
+
+    def find(self, system: str, point: str, lineage: str | None = None) -> CheckpointRow:
+        damage: list[Corrupt] = []
+        with self.database.reading() as connection:
+            lines = self._lineages(connection, system)
+            rows = self._table.rows(connection, _LIVING, (system,), damage)
+        try:
+            return found_or_refused(system, str(point), lineage, lines, rows)
+        except CheckpointNotFound as error:
+            # What cannot be read may be the very one that was asked for.
+            if damage:
+                raise damage[0] from error
+            raise
+
+    def pin(self, lease: Lease, lineage: str, checkpoint: int, label: str) -> None:
+        check_label(label)
+        with self.database.writing() as connection:
+            row = self._living(connection, lease, lineage, checkpoint)
+            if row.label == label:
+                return
+            if row.label is not None:
+                raise DuplicateLabel(f"{row} has a label already: unpin it first", label=label)
+            self._free_label(connection, lineage, label)
+            self._table.put(connection, dataclasses.replace(row, label=label))
+
+    def unpin(self, lease: Lease, lineage: str, checkpoint: int, label: str) -> None:
+        with self.database.writing() as connection:
+            row = self._living(connection, lease, lineage, checkpoint)
+            if row.label != label:
+                raise CheckpointNotFound(f"{row} does not have the label {label!r}", label=label)
+            self._table.put(connection, dataclasses.replace(row, label=None))
+
+    def _living(
+        self, connection: sqlite3.Connection, lease: Lease, lineage: str, checkpoint: int
+    ) -> CheckpointRow:
+        self._leases.fence(connection, lease)
+        self._lineage(connection, lineage, lease)
+        row = self._existing(connection, lineage, checkpoint)
+        if row.fate != "committed" or row.condemned:
+            raise CheckpointNotFound(f"{row} is no committed checkpoint", checkpoint=checkpoint)
+        return row
+
+    # Members and failures
+
+    def put_member(self, lease: Lease, lineage: str, name: str, birth: int, doc: dict[str, Any]) -> None:
+        packed = canonical(doc)
+        values = (lineage, name, birth, packed)
+        with self.database.writing() as connection:
+            self._leases.fence(connection, lease)
+            self._lineage(connection, lineage, lease)
+            connection.execute(
+                "INSERT OR REPLACE INTO members VALUES (?, ?, ?, ?, ?)", (*values, seal(*values))
+            )
+
+    def members(self, lineage: str) -> dict[str, tuple[int, dict[str, Any]]]:
+        with self.database.reading() as connection:
+            found = connection.execute("SELECT * FROM members WHERE lineage = ? ORDER BY birth", (lineage,))
+            members = {}
+            for *values, found_seal in found:
+                if seal(*values) != found_seal:
+                    raise damaged(f"member {values[1]!r} of lineage {lineage}", lineage=lineage)
+                members[values[1]] = (values[2], decode(values[3]))
+        return members
+
+    def remove_member(self, lease: Lease, lineage: str, name: str) -> None:
+        with self.database.writing() as connection:
+            self._leases.fence(connection, lease)
+            self._lineage(connection, lineage, lease)
+            connection.execute("DELETE FROM members WHERE lineage = ? AND name = ?", (lineage, name))
+
+    def count_failure(self, lease: Lease, lineage: str, key: str) -> int:
+        with self.database.writing() as connection:
+            self._leases.fence(connection, lease)
+            self._lineage(connection, lineage, lease)
+            count = self._failures(connection, lineage).get(key, 0) + 1
+            values = (lineage, key, count)
+            connection.execute(
+                "INSERT OR REPLACE INTO failures VALUES (?, ?, ?, ?)", (*values, seal(*values))
+            )
+        return count
+
+    def failures(self, lineage: str) -> dict[str, int]:
+        with self.database.reading() as connection:
+            return self._failures(connection, lineage)
+
+    def _failures(self, connection: sqlite3.Connection, lineage: str) -> dict[str, int]:
+        counts = {}
+        found = connection.execute("SELECT * FROM failures WHERE lineage = ? ORDER BY key", (lineage,))
+        for *values, found_seal in found:
+            if seal(*values) != found_seal:
+                raise damaged(f"failure {values[1]!r} of lineage {lineage}", lineage=lineage)
+            counts[values[1]] = values[2]
+        return counts
+
+    # Retention
+
+    def condemn(self, lease: Lease, choose: Choice) -> tuple[list[LineageRow], list[CheckpointRow]]:
+        with self.database.writing() as connection:
+            self._leases.fence(connection, lease)
+            lines = self._lineages(connection, lease.system)
+            rows = self._table.rows(connection, "l.system = ?", (lease.system,))
+            given_up = set(choose(lines, rows))
+            after = []
+            for row in rows:
+                if row.place in given_up and row.fate == "committed" and not row.condemned:
+                    row = dataclasses.replace(row, condemned=True)
+                    self._table.put(connection, row)
+                after.append(row)
+        return lines, after
+
+    def drop(self, lease: Lease, places: Collection[Place]) -> None:
+        with self.database.writing() as connection:
+            self._leases.fence(connection, lease)
+            for lineage, checkpoint in places:
+                self._lineage(connection, lineage, lease)
+                connection.execute(
+                    "DELETE FROM checkpoints WHERE lineage = ? AND checkpoint = ?"
+                    " AND (condemned = 1 OR fate = 'aborted')",
+                    (lineage, checkpoint),
+                )

@@ -1,0 +1,144 @@
+"""Reading a cut to see whether it is whole.
+
+A cut is whole if its manifest is the one its row names and every pack of every image in it is there,
+undamaged, and linked to its parent by digest. ``deep`` reads every byte; otherwise the documents and the
+sizes are checked, which finds what is missing, cut, or swapped, but not a flipped bit in a content.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from cutline.errors import BlobNotFound, Corrupt, StorageError
+
+from .blobs import BlobStore, corrupt, record_key
+from .catalog import Catalog, CheckpointRow, Place
+from .codec import DIGEST_SIZE, canonical, digest_of
+from .finding import ancestry
+from .image import check_image
+from .manifest import Manifest
+
+__all__ = ("Report", "commit_record", "faults_of", "load_manifest", "row_faults", "survey", "verify_system")
+
+
+@dataclass(slots=True)
+class Report:
+    """``whole``: cuts found whole. ``faults``: what is damaged or missing. ``newest``: the newest whole cut
+    that each lineage can go back to; None for one that has none."""
+
+    whole: list[Place] = field(default_factory=list)
+    faults: list[StorageError] = field(default_factory=list)
+    newest: dict[str, Place | None] = field(default_factory=dict)
+
+
+def commit_record(row: CheckpointRow) -> bytes:
+    """What is written beside the manifest after the row: the row again, with its digest."""
+    packed = canonical(
+        {
+            "format": 1,
+            "system": row.system,
+            "lineage": row.lineage,
+            "checkpoint": row.checkpoint,
+            "epoch": row.epoch,
+            "kind": row.kind,
+            "label": row.label,
+            "parent": row.parent,
+            "begun_at": row.begun_at,
+            "decided_at": row.decided_at,
+            "roster": row.roster,
+            "manifest_key": row.manifest_key,
+            "manifest_digest": row.manifest_digest,
+            "blobs": row.blobs,
+            "summary": row.summary,
+        }
+    )
+    return packed + digest_of(packed)
+
+
+def load_manifest(blobs: BlobStore, row: CheckpointRow) -> Manifest:
+    """The manifest of a committed row. Raises Corrupt if it is missing or not the one that was committed."""
+    key, digest = row.manifest_key, row.manifest_digest
+    if key is None or digest is None:
+        raise corrupt(f"row of {row}", "names no manifest")
+    try:
+        packed = blobs.read(key)
+    except BlobNotFound as error:
+        raise corrupt(key, "is missing") from error
+    manifest = Manifest.from_bytes(packed, key, digest)
+    if (manifest.lineage, manifest.checkpoint) != row.place or manifest.system != row.system:
+        raise corrupt(key, "is the manifest of another checkpoint")
+    return manifest
+
+
+def faults_of(
+    blobs: BlobStore, row: CheckpointRow, *, deep: bool, known: set[bytes] | None = None
+) -> Iterator[StorageError]:
+    """What keeps a cut from being whole. ``known``: digests of packs found good before; grows."""
+    try:
+        manifest = load_manifest(blobs, row)
+    except StorageError as error:
+        yield error
+        return
+    for image in manifest.images.values():
+        try:
+            check_image(blobs, image.ref, deep=deep, known=known)
+        except StorageError as error:
+            yield error
+
+
+def row_faults(blobs: BlobStore, row: CheckpointRow) -> Iterator[Corrupt]:
+    """What is wrong with a cut's commit record, which no restore needs."""
+    key = record_key(row.manifest_key or "")
+    try:
+        packed = blobs.read(key)
+    except BlobNotFound:
+        # It is written after the commit; a crash in between is nothing lost.
+        return
+    if digest_of(packed[:-DIGEST_SIZE]) != packed[-DIGEST_SIZE:]:
+        yield corrupt(key, "is damaged; the cut itself does not need it")
+
+
+def survey(
+    blobs: BlobStore, catalog: Catalog, system: str, lineage: str, *, deep: bool
+) -> tuple[CheckpointRow | None, list[tuple[Place | None, StorageError]], bool]:
+    """(newest whole cut, faults of the newer ones, whether there was any cut) along a lineage's ancestry."""
+    damage: list[Corrupt] = []
+    rows = catalog.checkpoints(system, damage=damage)
+    faults: list[tuple[Place | None, StorageError]] = [(None, error) for error in damage]
+    any_cut = bool(damage)
+    for name, limit in ancestry(catalog.lineages(system), lineage):
+        for row in reversed(rows):
+            if row.lineage != name or (limit is not None and row.checkpoint > limit):
+                continue
+            any_cut = True
+            found = list(faults_of(blobs, row, deep=deep))
+            if not found:
+                return row, faults, True
+            faults += [(row.place, error) for error in found]
+    return None, faults, any_cut
+
+
+def verify_system(blobs: BlobStore, catalog: Catalog, system: str) -> Report:
+    """Reads everything that a system's cuts consist of."""
+    report = Report()
+    damage: list[Corrupt] = []
+    known: set[bytes] = set()
+    for row in catalog.checkpoints(system, damage=damage):
+        found = list(faults_of(blobs, row, deep=True, known=known))
+        if not found:
+            report.whole.append(row.place)
+        report.faults += [*found, *row_faults(blobs, row)]
+    report.faults = [*damage, *report.faults]
+    lines = catalog.lineages(system)
+    for line in lines:
+        report.newest[line.lineage] = next(
+            (
+                place
+                for name, limit in ancestry(lines, line.lineage)
+                for place in reversed(report.whole)
+                if place[0] == name and (limit is None or place[1] <= limit)
+            ),
+            None,
+        )
+    return report

@@ -10,7 +10,7 @@ catalog's compare-and-set decides. Ids are independent: n+1 may commit before n.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -146,7 +146,8 @@ class _Deciding:
 class GlobalCommit:
     """All undecided checkpoints of the coordinator."""
 
-    def __init__(self) -> None:
+    def __init__(self, prove: Callable[[Mapping[Member, Claims]], list[str]] = check) -> None:
+        self.prove = prove
         self._open: dict[int, _Collecting | _Writing | _Deciding] = {}
 
     def handle(self, event: Event) -> list[Action]:
@@ -181,7 +182,7 @@ class GlobalCommit:
         state.reports.setdefault(event.member, event.report)
         if len(state.reports) < len(state.roster):
             return []
-        violations = check(state.claims)
+        violations = self.prove(state.claims)
         if violations:
             return self._give_up(
                 event.checkpoint, "the cut does not prove itself: " + "; ".join(violations), state

@@ -15,9 +15,27 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from cutline import errors as errors
+    from cutline.coordinator.system import System as System
+    from cutline.coordinator.system import get as get
+    from cutline.coordinator.system import start as start
+    from cutline.coordinator.system import wait as wait
+    from cutline.participant.actor import actor as actor
+    from cutline.participant.handle import Handle as Handle
+    from cutline.participant.handle import Ref as Ref
+    from cutline.participant.handle import me as me
+    from cutline.participant.transient import transient as transient
 
 _HOME = {
+    "Handle": "cutline.participant.handle",
+    "Ref": "cutline.participant.handle",
+    "System": "cutline.coordinator.system",
+    "actor": "cutline.participant.actor",
     "errors": "cutline.errors",
+    "get": "cutline.coordinator.system",
+    "me": "cutline.participant.handle",
+    "start": "cutline.coordinator.system",
+    "transient": "cutline.participant.transient",
+    "wait": "cutline.coordinator.system",
 }
 
 __all__ = tuple(_HOME)

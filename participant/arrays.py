@@ -18,7 +18,7 @@ from __future__ import annotations
 import array
 import ctypes
 from pickle import PickleBuffer
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -29,12 +29,27 @@ __all__ = ("Arrays", "StateArrays", "MessageArrays", "Regroup", "Unsharable")
 
 Array = np.ndarray[Any, Any]
 Reduced = Any
+# From this size on, in bytes, a message carries memory beside its pickle.
+BESIDE = 4096
+FIELD_OF_OBJECTS = "a view that shows a part of a structured array with object fields"
 # Formats that memoryview.cast can make again.
 _CASTABLE = frozenset("cbB?hHiIlLqQnNfd")
 
 
 class Unsharable(Exception):
-    """Memory that is shared in a way that an image cannot hold."""
+    """Memory that is shared in a way that an image cannot hold; `unit`: its addresses, where they matter."""
+
+    def __init__(self, reason: str, unit: tuple[int, int] | None = None) -> None:
+        super().__init__(reason)
+        self.unit = unit
+
+
+def _refuse_shared(unit: tuple[int, int]) -> NoReturn:
+    raise Unsharable(
+        "memory that an array shares with an object which pickles itself (an array subclass with its own "
+        "__reduce__, a ctypes object, a buffer over a bytearray)",
+        unit,
+    )
 
 
 class Regroup(Exception):
@@ -55,6 +70,7 @@ class Arrays:
         self.standing_ids: dict[int, Bytes] = {}
         self.objects: dict[int, tuple[int, int]] = {}
         self.opaque: list[tuple[int, int]] = []
+        self._met = False
 
     # -- what is written -----------------------------------------------------------------------------
 
@@ -117,16 +133,19 @@ class Arrays:
             plain = plain.copy(order="K")
         state = attributes or None
         setter = mark("_set_attributes") if state else None
-        return mark("_subclass"), (type(shown), plain), state, None, None, setter
+        made = (type(shown), plain, not shown.flags.writeable)
+        return mark("_subclass"), made, state, None, None, setter
 
     def foreign(self, shown: Array) -> Reduced:
         """An ndarray subclass that pickles itself: its memory must not be anybody else's too."""
         if shown.size and not shown.dtype.hasobject:
+            self._met = True
             self.opaque.append(span(np.ndarray.view(shown, np.ndarray)))
         return shown.__reduce_ex__(5)
 
     def ctypes_object(self, shown: Any) -> Reduced:
         """A ctypes object: saved as a copy, so nobody else may show its memory."""
+        self._met = True
         start = ctypes.addressof(shown)
         self.opaque.append((start, start + ctypes.sizeof(shown)))
         return shown.__reduce_ex__(5)
@@ -165,6 +184,7 @@ class Arrays:
         """The array that stands for the memory of an owner that is no Python object of an image."""
         known = self.standing.get((start, stop))
         if known is None:
+            self._met = True
             known = self.standing[start, stop] = memory
             self.standing_ids[id(memory)] = memory
         return known
@@ -186,12 +206,22 @@ class Arrays:
             return None
         known = self.objects.get(id(owner))
         if known is None:
+            self._met = True
             start = address(np.frombuffer(owner, np.uint8))
             known = self.objects[id(owner)] = start, start + memoryview(owner).nbytes
         return known
 
+    def another(self) -> Arrays:
+        """One of the same kind that has met nothing."""
+        return type(self)()
+
+    def is_used(self) -> bool:
+        """Whether any memory was met, or is to be merged."""
+        return bool(self._met or self.merged)
+
     def clear(self) -> None:
         """Lets go of all memory."""
+        self._met = False
         for held in (self.roots, self.standing, self.standing_ids, self.objects, self.opaque, self.merged):
             held.clear()
 
@@ -203,6 +233,9 @@ class StateArrays(Arrays):
         super().__init__(merged)
         self.region_min = region_min
         self.slots: list[Bytes] = []
+
+    def another(self) -> Arrays:
+        return StateArrays(self.region_min)
 
     def content(self, owner: Any, memory: Bytes) -> Any:
         if memory.nbytes < self.region_min:
@@ -232,7 +265,7 @@ class StateArrays(Arrays):
         memory: Bytes | None = None
         if isinstance(owner, np.ndarray):
             if owner.dtype.hasobject:
-                raise Unsharable("a view that shows a part of a structured array with object fields")
+                raise Unsharable(FIELD_OF_OBJECTS)
             memory = dense(owner) if owner.nbytes else None
             if memory is not None and type(owner) is np.ndarray:
                 start = address(memory)
@@ -262,11 +295,9 @@ class StateArrays(Arrays):
         alone = [*self.objects.values(), *self.opaque]
         units = overlapping(memory)
         every = overlapping([*memory, *alone])
-        if any(unit not in units for unit in every):
-            raise Unsharable(
-                "memory that an array shares with an object which pickles itself (an array subclass with its "
-                "own __reduce__, a ctypes object, a buffer over a bytearray)"
-            )
+        for unit in every:
+            if unit not in units:
+                _refuse_shared(unit)
         if units:
             raise Regroup(units)
 
@@ -283,7 +314,10 @@ class MessageArrays(Arrays):
         self.spans: list[tuple[int, int]] = []
 
     def content(self, owner: Any, memory: Bytes) -> Any:
-        return memory.tobytes() if memory.nbytes < 4096 else PickleBuffer(memory.data)
+        if memory.nbytes < BESIDE:
+            return memory.tobytes()
+        self._met = True
+        return PickleBuffer(memory.data)
 
     def reduce(self, shown: Array) -> Reduced:
         if self.standing_ids and id(shown) in self.standing_ids:
@@ -299,7 +333,10 @@ class MessageArrays(Arrays):
             place = self.object_owner(owner)
             assert place is not None
             return self.view(shown, owner, *place)
+        if isinstance(owner, np.ndarray) and owner.dtype.hasobject:
+            raise Unsharable(FIELD_OF_OBJECTS)
         memory = dense(shown)
+        self._met = True
         self.spans.append(span(shown))
         if memory is None:
             copied = shown.copy(order="K")
@@ -316,14 +353,15 @@ class MessageArrays(Arrays):
         Raises:
             Regroup: arrays of the message overlap.
         """
-        if len(self.spans) + len(self.opaque) > 1:
-            units = overlapping(self.spans)
-            if any(unit not in units for unit in overlapping([*self.spans, *self.opaque])):
-                raise Unsharable("memory that an array shares with an object which pickles itself")
+        if len(self.spans) + len(self.opaque) + len(self.standing) > 1:
+            memory = [*self.spans, *self.standing]
+            units = overlapping(memory)
+            for unit in overlapping([*memory, *self.opaque]):
+                if unit not in units:
+                    _refuse_shared(unit)
             if units:
                 raise Regroup(units)
 
     def clear(self) -> None:
         super().clear()
         self.spans.clear()
-

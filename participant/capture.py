@@ -144,20 +144,21 @@ class Capturer:
 
     def _write(self, instance: object) -> Row:
         """The pieces, every type in them proven to load."""
+        row: Row | None = None
         try:
             row = write_row(instance, self._kinds, self._order, self._region_min)
-            try:
-                if self._kinds.fresh:
-                    prove(self._kinds)
-            except BaseException:
-                row.arrays.clear()
-                raise
+            if self._kinds.fresh:
+                prove(self._kinds)
             return row
         except Exception as error:
-            raise refusal(instance, error, self._kinds, participant=self.participant, name="self") from None
+            refused = refusal(instance, error, self._kinds, participant=self.participant, name="self")
         finally:
             # Types whose proof did not come about will be new again.
             self._kinds.forget()
+        if row is not None:
+            row.arrays.clear()
+        # Raised here, it has no context whose frames would hold memory of the state.
+        raise refused
 
     def _compare(self, row: Row, instance: object, number: int, against: int | None) -> Captured:
         base = self._tables.get(against) if against is not None else None

@@ -130,6 +130,11 @@ class Kinds(dict[type, Callable[[Any], Any]]):
             return registered
         return self._memory_kind(kind) or _by_its_own
 
+    def refusal(self, kind: type) -> str | None:
+        """Why objects of the type are refused, unless the program has a way of its own for them."""
+        named = f"{kind.__module__}:{kind.__qualname__}" in self.persistent
+        return None if named else refusal_of(kind)
+
     def is_special(self, kind: type) -> bool:
         """Whether objects of the type are written in a way of Cutline's or the program's."""
         named = f"{kind.__module__}:{kind.__qualname__}" in self.persistent

@@ -149,7 +149,7 @@ def _walk(root: Any) -> Iterator[tuple[Any, Way, Exception | None]]:
 def find_culprit(root: Any, name: str, kinds: Kinds) -> Culprit | None:
     """The first thing that cannot be saved, as (path, reason)."""
     for here, way, failure in _walk(root):
-        reason = refusal_of(type(here)) or _unnamed(here)
+        reason = kinds.refusal(type(here)) or _unnamed(here)
         if reason is None and isinstance(here, types.ModuleType):
             reason = f"the module {here.__name__}"
         if reason is None and failure is not None:

@@ -24,11 +24,14 @@ import threading
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+import numpy as np
+
 from cutline.errors import CannotCapture, CannotRestore, ClassMissing
 
-from .arrays import MessageArrays, Regroup
+from .arrays import MessageArrays, Regroup, Unsharable
 from .classes import Classes
-from .kinds import Kinds
+from .kinds import Kinds, PersistentTypes, Refused
+from .memory import span
 from .paths import deepest, find_culprit, path_of
 from .rebuild import MARKS, Loader
 
@@ -76,9 +79,10 @@ class Opener(pickle.Unpickler):
 class _Writer:
     """A pickler of one thread, reused."""
 
-    def __init__(self) -> None:
-        self.kinds = Kinds()
+    def __init__(self, persistent: PersistentTypes | None = None) -> None:
+        self.kinds = Kinds(persistent)
         self.busy = False
+        self._arrays = MessageArrays()
         self._stream = io.BytesIO()
         self._beside: list[pickle.PickleBuffer] = []
         # A truthy answer would put the buffer in the stream; append answers None.
@@ -86,28 +90,33 @@ class _Writer:
         self._pickler.dispatch_table = self.kinds
 
     def write(self, value: Any) -> bytes:
-        merged: list[tuple[int, int]] = []
-        while True:
-            arrays = MessageArrays(list(merged))
-            self.kinds.begin(arrays)
-            try:
-                self._pickler.dump(value)
-                arrays.check()
-                return self._joined()
-            except Regroup as regroup:
-                self.kinds.forget()
-                merged = [*regroup.spans, *merged]
-            finally:
-                arrays.clear()
-                self._pickler.clear_memo()
-                self._beside.clear()
-                self._stream.seek(0)
-                self._stream.truncate()
+        kinds, arrays = self.kinds, self._arrays
+        kinds.begin(arrays)
+        try:
+            while True:
+                try:
+                    self._pickler.dump(value)
+                    if arrays.is_used():
+                        arrays.check()
+                    return self._joined() if self._beside else self._stream.getvalue()
+                except Regroup as regroup:
+                    merged = [*regroup.spans, *arrays.merged]
+                    kinds.forget()
+                    self._clean()
+                    arrays.merged.extend(merged)
+        finally:
+            self._clean()
+
+    def _clean(self) -> None:
+        if self._arrays.is_used():
+            self._arrays.clear()
+            self._beside.clear()
+        self._pickler.clear_memo()
+        self._stream.seek(0)
+        self._stream.truncate()
 
     def _joined(self) -> bytes:
         stream = self._stream.getvalue()
-        if not self._beside:
-            return stream
         raws = [buffer.raw() for buffer in self._beside]
         lengths = [len(stream), *(raw.nbytes for raw in raws)]
         try:
@@ -142,10 +151,12 @@ def dumps(value: Any, *, participant: str, where: str) -> bytes:
             prove(writer.kinds, payload=payload)
         return payload
     except Exception as error:
-        raise refusal(value, error, writer.kinds, participant=participant, name=where) from None
+        refused = refusal(value, error, writer.kinds, participant=participant, name=where)
     finally:
         writer.kinds.forget()
         writer.busy = False
+    # Raised here, it has no context whose frames would keep parts of the value alive.
+    raise refused
 
 
 def loads(
@@ -197,29 +208,20 @@ def prove(kinds: Kinds, *, payload: bytes | None = None) -> None:
     `payload`: a message that holds them all; without it they are written as one.
     """
     if payload is None:
-        payload = _Writer().write(list(kinds.fresh))
+        payload = _Writer(kinds.persistent).write(list(kinds.fresh))
     _load(payload, _NOBODY, _DEFAULT)
     kinds.prove()
 
 
 def refusal(value: Any, error: Exception, kinds: Kinds, *, participant: str, name: str) -> CannotCapture:
     """The error to raise when `value` did not save, or saved and did not load on trial."""
-    fresh = list(kinds.fresh)
-    culprit = find_culprit(value, name, kinds)
-    if culprit is not None:
-        path, reason = culprit
-    elif isinstance(error, RecursionError) and (unloadable := _unloadable(fresh)) is None:
-        path, reason = deepest(value, name), "objects nested too deep for pickle; keep them in a list instead"
-    else:
-        unloadable = _unloadable(fresh)
-        path, reason = name, f"{type(error).__name__}: {error}"
-        if unloadable is not None:
-            shown, failure = unloadable
-            path = path_of(value, name, lambda here: here is shown) or name
-            reason = (
-                f"a {type(shown).__module__}.{type(shown).__qualname__} that saves but does not load "
-                f"({type(failure).__name__}: {failure}); give the class a __reduce__ that it can be made from"
-            )
+    met = kinds.arrays
+    kinds.arrays = met.another()
+    try:
+        path, reason = _diagnosis(value, error, kinds, list(kinds.fresh), name)
+    finally:
+        kinds.arrays.clear()
+        kinds.arrays = met
     return CannotCapture(
         f"participant {participant!r} cannot save {path}: {reason}. What belongs to this process only "
         f"(clients, locks, files) goes into a cutline.transient(...) of the class",
@@ -229,12 +231,41 @@ def refusal(value: Any, error: Exception, kinds: Kinds, *, participant: str, nam
     )
 
 
-def _unloadable(fresh: list[Any]) -> tuple[Any, Exception] | None:
+def _diagnosis(value: Any, error: Exception, kinds: Kinds, fresh: list[Any], name: str) -> tuple[str, str]:
+    culprit = find_culprit(value, name, kinds)
+    if culprit is not None:
+        return culprit
+    unloadable = _unloadable(fresh, kinds)
+    if unloadable is not None:
+        shown, failure = unloadable
+        path = path_of(value, name, lambda here: here is shown) or name
+        return path, (
+            f"a {type(shown).__module__}.{type(shown).__qualname__} that saves but does not load "
+            f"({type(failure).__name__}: {failure}); give the class a __reduce__ that it can be made from"
+        )
+    if isinstance(error, RecursionError):
+        return deepest(value, name), "objects nested too deep for pickle; keep them in a list instead"
+    if isinstance(error, Unsharable) and (unit := error.unit) is not None:
+        return path_of(value, name, lambda here: _shows(here, unit)) or name, str(error)
+    return name, str(error) if isinstance(
+        error, (Refused, Unsharable)
+    ) else f"{type(error).__name__}: {error}"
+
+
+def _shows(here: Any, unit: tuple[int, int]) -> bool:
+    """Whether `here` is an array inside these addresses."""
+    if not isinstance(here, np.ndarray) or here.dtype.hasobject or not here.nbytes:
+        return False
+    start, stop = span(np.ndarray.view(here, np.ndarray))
+    return unit[0] <= start and stop <= unit[1]
+
+
+def _unloadable(fresh: list[Any], kinds: Kinds) -> tuple[Any, Exception] | None:
     """The smallest of these objects that saves and does not load, and what loading it raised."""
     found: tuple[int, Any, Exception] | None = None
     for shown in fresh:
         try:
-            payload = _Writer().write(shown)
+            payload = _Writer(kinds.persistent).write(shown)
         except Exception:
             continue
         try:

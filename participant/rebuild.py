@@ -111,8 +111,11 @@ class Loader:
             self._sealed.append(made)
         return made
 
-    def _subclass(self, kind: type[Any], plain: np.ndarray[Any, Any]) -> Any:
-        return plain.view(kind)
+    def _subclass(self, kind: type[Any], plain: np.ndarray[Any, Any], readonly: bool) -> Any:
+        made = plain.view(kind)
+        if readonly:
+            self._sealed.append(made)
+        return made
 
     def _set_attributes(self, made: Any, state: Mapping[str, Any]) -> None:
         vars(made).update({sys.intern(name): value for name, value in state.items()})

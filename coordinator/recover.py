@@ -1,0 +1,412 @@
+"""Losses and recoveries: noticing that a process is gone, and bringing everybody back to one cut.
+
+Lost means that the operating system says so: the process has ended. A link that breaks is no loss; the
+participant dials again. Silence is *unresponsive*, shown by name, and only `lost_after` makes it a loss.
+
+A recovery decides every begun id, raises the epoch, chooses the newest whole cut, starts the dead again,
+tells the living to roll back, ends those who are not in the cut (their spawner spawns them again), and
+lets data flow when all have confirmed (`barrier.recovery`).
+
+A message that kills its process, or a handler that raises under the policies `retry` and `dead_letter`,
+must not do so for ever: failures are counted per message in the catalog, outside every rollback.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cutline.barrier import Member
+from cutline.barrier.commit import Decide, RowDecided
+from cutline.barrier.recovery import Begin, Confirmed, Resume, RollBack
+from cutline.errors import CutlineError, ParticipantFailed, SpawnFailed, StorageError
+from cutline.participant.driver import DRIVER
+from cutline.participant.flight import read_flight
+from cutline.participant.messages import pack_error
+from cutline.participant.processes import Watch, process_alive, watch_exit
+from cutline.storage import CheckpointRow, Manifest, MemberImage
+
+from .roster import Seat
+
+if TYPE_CHECKING:
+    from .runner import Coordinator
+
+__all__ = ("Recoverer", "RETRIES", "KILLS")
+
+RETRIES = 3
+KILLS = 5
+GATHER_SECONDS = 10.0
+SPAWN_SECONDS = 60.0
+
+
+class Recoverer:
+    """See the module's head."""
+
+    def __init__(self, coordinator: Coordinator) -> None:
+        self.c = coordinator
+        self.gathering = False
+        self.gather_until = 0.0
+        self.grace_until = 0.0
+        self.began = 0.0
+        self.manifest: Manifest | None = None
+        self.images: dict[str, MemberImage] = {}
+        self.row: CheckpointRow
+        self.floor = 0
+        self.causes: list[dict[str, Any]] = []
+        self.undone: dict[str, tuple[int, int]] = {}
+        self.skips: list[list[Any]] = []
+        # Sizes and documents are looked at first; what a restore then finds damaged is read to the end.
+        self.deep = False
+        self.undecidable: dict[int, Decide] = {}
+        self.watches: list[Watch] = []
+
+    # -- at start --------------------------------------------------------------------------
+
+    def take_over(self) -> None:
+        """A new coordinator of a running system: decide what was begun, wait for everybody's hello."""
+        c = self.c
+        self._decide_leftovers("the coordinator was lost before the row")
+        for name, (birth, doc) in c.catalog.members(c.lineage).items():
+            seat = c.roster.seats[name] = Seat.from_doc(name, birth, doc)
+            seat.phase = "lost"
+            if name != DRIVER:
+                self._watch(seat)
+        self.gathering = True
+        self.gather_until = c.now() + GATHER_SECONDS
+
+    def resume_newest(self) -> None:
+        """A system that was not running: back to the newest whole cut, in a new epoch."""
+        self._decide_leftovers("the system was not running any more")
+        self.recover("resume")
+
+    def _decide_leftovers(self, reason: str) -> None:
+        c = self.c
+        for checkpoint in c.catalog.undecided(c.lineage):
+            c.catalog.abort(c.lease, c.lineage, checkpoint, reason, c.wall())
+
+    def gathered(self) -> None:
+        """Everybody who was expected has said hello, or will not: go on, or recover."""
+        c = self.c
+        seats = [seat for seat in c.roster]
+        epoch = c.catalog.epoch(c.lineage)
+        missing = [seat for seat in seats if seat.phase == "lost"]
+        out_of_step = [seat for seat in seats if seat.phase != "running" or seat.handled != epoch]
+        if missing and c.now() < self.gather_until and not any(self._is_dead(seat) for seat in missing):
+            return
+        self.gathering = False
+        if not missing and not out_of_step:
+            c.notice("coordinator_back", pid=os.getpid())
+            for seat in c.roster:
+                c.say(seat.link, "initiate", **c.view())
+            return
+        self.recover("the coordinator and others were lost")
+
+    def _is_dead(self, seat: Seat) -> bool:
+        return seat.member.name != DRIVER and not process_alive(seat.pid, seat.started)
+
+    def _watch(self, seat: Seat) -> None:
+        pid, post = seat.pid, self.c.post
+        self.watches.append(watch_exit(pid, seat.started, lambda gone: post(lambda: self.exited(gone, None))))
+
+    # -- losses ----------------------------------------------------------------------------
+
+    def exited(self, pid: int, returncode: int | None) -> None:
+        """The process `pid` has ended."""
+        c = self.c
+        seat = c.roster.by_pid(pid)
+        if seat is None or c.ended is not None:
+            return
+        record = read_flight(Path(seat.flight)) if seat.flight else None
+        if record is not None:
+            c.roster.run_by_the_dead += record.run
+        was, seat.pid, seat.link = seat.phase, 0, None
+        how = _how(returncode)
+        if was == "starting" and self._died_at_birth(seat, how):
+            return
+        seat.phase = "lost"
+        seat.deaths += 1
+        self.causes.append({"role": "participant", "name": seat.member.name, "pid": pid, "how": how})
+        if record is not None:
+            self.undone[seat.member.name] = (record.handled, record.handlers)
+        if self.gathering or c.halted is not None:
+            return
+        if record is not None and record.sender is not None and self._kills_again(seat, record, how):
+            return
+        if seat.deaths > c.settings.max_deaths and not self._committed_since(seat):
+            self._halt(
+                seat,
+                f"{seat.member.name!r} was lost {seat.deaths} times ({how}) without a checkpoint between",
+            )
+            return
+        self.recover(f"{seat.member.name} was lost ({how})")
+
+    def _committed_since(self, seat: Seat) -> bool:
+        newest = self.c.committed
+        if getattr(self, "_last_commit", None) != newest:
+            self._last_commit = newest
+            seat.deaths = 1
+            return True
+        return False
+
+    def _died_at_birth(self, seat: Seat, how: str) -> bool:
+        if seat.member not in self.c.service.births:
+            return False
+        error = SpawnFailed(
+            f"participant {seat.member.name!r} ended before it was ready ({how}); look at its output above",
+            participant=seat.member.name,
+        )
+        self.c.service.birth_failed(seat, pack_error(error, participant=seat.member.name))
+        return True
+
+    def _kills_again(self, seat: Seat, record: Any, how: str) -> bool:
+        c = self.c
+        key = f"kill:{seat.member.name}:{record.sender.name}:{record.sender.birth}:{record.sequence}"
+        if c.catalog.count_failure(c.lease, c.lineage, key) < KILLS:
+            return False
+        if seat.options.get("on_error") == "dead_letter":
+            self.skips.append([seat.member.name, *record.sender, record.sequence])
+            return False
+        self._halt(
+            seat,
+            f"message {record.sequence} from {record.sender.name!r} has ended the process of "
+            f"{seat.member.name!r} {KILLS} times ({how}); mend the handler, or give the participant "
+            "on_error='dead_letter'",
+        )
+        return True
+
+    def _halt(self, seat: Seat, text: str) -> None:
+        error = ParticipantFailed(text, participant=seat.member.name)
+        self.c.halt(text + ".", pack_error(error, participant=seat.member.name), seat.member.name)
+
+    def handler_failed(self, seat: Seat, doc: dict[str, Any]) -> None:
+        """A told handler raised: the participant's policy decides."""
+        c = self.c
+        policy, method = doc["policy"], doc["method"]
+        sender, birth, sequence = doc["key"]
+        where = f"{seat.member.name}.{method} raised {doc['text']} (message {sequence} from {sender!r})"
+        if policy == "halt":
+            c.halt(
+                f"{where}. Nobody waits for the answer of a tell, so the system halted.",
+                doc["error"],
+                seat.member.name,
+            )
+            return
+        key = f"raise:{seat.member.name}:{sender}:{birth}:{sequence}"
+        count = c.catalog.count_failure(c.lease, c.lineage, key)
+        limit = int(seat.options.get("retries", RETRIES))
+        if policy == "dead_letter":
+            self.skips.append([seat.member.name, sender, birth, sequence])
+        elif count > limit:
+            c.halt(f"{where}, {count} times.", doc["error"], seat.member.name)
+            return
+        self.recover(where)
+
+    # -- the recovery ----------------------------------------------------------------------
+
+    def recover(self, reason: str) -> None:
+        """Brings everybody to the newest whole cut, in a new epoch."""
+        c = self.c
+        if not c.recovery.restoring:
+            self.began = c.now()
+        c.give_up_all(reason)
+        damage: list[StorageError] = []
+        try:
+            epoch = c.catalog.bump_epoch(c.lease, c.lineage)
+            row = c.store.newest_whole(c.settings.system, c.lineage, deep=self.deep, damage=damage)
+            self.manifest = c.store.read_manifest(row)
+        except CutlineError as error:
+            c.halt(
+                f"recovery ({reason}) is not possible: {error}", pack_error(error, participant="coordinator")
+            )
+            return
+        for fault in damage:
+            c.notice("damaged", text=str(fault))
+        self.row = row
+        self.floor = max(c.newest, max((r.checkpoint for r in c._rows()), default=0))
+        self.images = dict(self.manifest.images)
+        for seat in c.roster:
+            if seat.member.name not in self.images:
+                self._dismiss(seat)
+        roster = tuple(Member(name, image.birth) for name, image in sorted(self.images.items()))
+        self.grace_until = c.now() + c.settings.rollback_grace
+        for seat in c.roster:
+            record = read_flight(Path(seat.flight)) if seat.flight else None
+            if record is not None and seat.member.name not in self.undone:
+                self.undone[seat.member.name] = (record.handled, record.handlers)
+        for action in c.recovery.handle(Begin(epoch, row.checkpoint, roster)):
+            if isinstance(action, RollBack):
+                self._bring_back(action.member)
+
+    def _dismiss(self, seat: Seat) -> None:
+        """Somebody born after the cut: ended; the spawner's record brings a new one."""
+        c = self.c
+        c.say(seat.link, "stop", reason="the system went back to a checkpoint before its birth")
+        del c.roster.seats[seat.member.name]
+        c.catalog.remove_member(c.lease, c.lineage, seat.member.name)
+        if seat.pid:
+            _end(seat.pid, seat.started)
+
+    def _bring_back(self, member: Member) -> None:
+        c = self.c
+        seat = c.roster.get(member.name)
+        if seat is None:
+            seat = c.roster.seats[member.name] = self._seat_of(member)
+        if seat.link is not None and seat.phase in ("running", "restoring", "restored"):
+            self.order_rollback(seat)
+        elif member.name != DRIVER and not (seat.pid and process_alive(seat.pid, seat.started)):
+            self._launch(seat)
+
+    def _seat_of(self, member: Member) -> Seat:
+        c = self.c
+        known = c.catalog.members(c.lineage).get(member.name)
+        if known is None:
+            # A fork: the origin's catalog rows are not this lineage's; the manifest says who it is.
+            about = self.manifest.channels["members"][member.name] if self.manifest is not None else {}
+            return Seat(member, about["class_name"], about["options"], phase="lost")
+        seat = Seat.from_doc(member.name, member.birth, known[1])
+        seat.phase, seat.pid, seat.address = "lost", 0, ""
+        return seat
+
+    def _launch(self, seat: Seat) -> None:
+        c = self.c
+        ref = self.images[seat.member.name].ref
+        try:
+            c.launcher.start(
+                seat,
+                "restore",
+                c.now(),
+                image=ref.to_doc(),
+                epoch=c.epoch,
+                checkpoint=self.row.checkpoint,
+                floor=self.floor,
+            )
+        except SpawnFailed as error:
+            c.halt(
+                f"{seat.member.name!r} cannot be started again: {error}", pack_error(error, participant="")
+            )
+
+    def order_rollback(self, seat: Seat) -> None:
+        """Tells a living participant to take the cut's state."""
+        c = self.c
+        if seat.member.name not in self.images:
+            c.say(seat.link, "stop", reason="not in the checkpoint that the system went back to")
+            return
+        ref = self.images[seat.member.name].ref
+        seat.phase = "restoring"
+        c.say(
+            seat.link,
+            "roll_back",
+            image=ref.to_doc(),
+            checkpoint=self.row.checkpoint,
+            floor=self.floor,
+        )
+
+    def restored(self, seat: Seat, doc: dict[str, Any]) -> None:
+        """A participant holds the cut's state and waits."""
+        seat.phase = "restored"
+        for action in self.c.recovery.handle(Confirmed(seat.member, doc["epoch"])):
+            if isinstance(action, Resume):
+                self._resume(action)
+
+    def restore_failed(self, seat: Seat, doc: dict[str, Any]) -> None:
+        """The cut's state does not load: damaged, so an older cut; or the program does not fit, so nobody."""
+        if doc["reason"].startswith("Corrupt") and not self.deep:
+            self.deep = True
+            self.recover(doc["reason"])
+            return
+        text = (
+            f"participant {seat.member.name!r} cannot take checkpoint {self.row.checkpoint}: {doc['reason']}"
+        )
+        error = doc.get("error") or pack_error(ParticipantFailed(text), participant=seat.member.name)
+        self.c.halt(text, error, seat.member.name)
+
+    def _resume(self, action: Resume) -> None:
+        c = self.c
+        self.c.committed = max(self.c.committed, action.checkpoint)
+        names = [member.name for member in action.roster]
+        for seat in c.roster:
+            if seat.member in action.roster:
+                seat.phase = "running"
+                self.keep(seat)
+                skips = [skip[1:] for skip in self.skips if skip[0] == seat.member.name]
+                roster = names if seat.member.name == DRIVER else []
+                c.say(seat.link, "resume", checkpoint=action.checkpoint, roster=roster, skips=skips)
+        self._tell_of(action.checkpoint)
+        c.trigger.last_begin = c.now()
+
+    def keep(self, seat: Seat) -> None:
+        """The catalog learns where a participant is."""
+        c = self.c
+        c.catalog.put_member(c.lease, c.lineage, seat.member.name, seat.member.birth, seat.to_doc())
+
+    def _tell_of(self, checkpoint: int) -> None:
+        c = self.c
+        handled = self.row.summary.get("handled", {})
+        handlers = self.row.summary.get("handlers", {})
+        messages = sum(count - handled.get(name, 0) for name, (count, _) in self.undone.items())
+        reruns = sum(count - handlers.get(name, 0) for name, (_, count) in self.undone.items())
+        lost = [cause["name"] for cause in self.causes]
+        c.notice(
+            "recovered",
+            checkpoint=checkpoint,
+            age=c.wall() - (self.row.decided_at or c.wall()),
+            causes=self.causes,
+            lost=lost,
+            rolled_back_messages=messages,
+            handlers_rerun=reruns,
+            in_flight=self.row.summary.get("in_flight_messages", 0),
+            recovered_ms=(c.now() - self.began) * 1000,
+        )
+        self.causes, self.undone = [], {}
+        self.deep = False
+
+    # -- the clock -------------------------------------------------------------------------
+
+    def tick(self) -> None:
+        """What time brings: gathering ends, a rollback's grace ends, the unresponsive become lost."""
+        c = self.c
+        if self.gathering:
+            self.gathered()
+            return
+        for checkpoint, action in list(self.undecidable.items()):
+            del self.undecidable[checkpoint]
+            self._ask_row(action)
+        if c.recovery.restoring and c.now() > self.grace_until:
+            self.grace_until = c.now() + c.settings.rollback_grace
+            for seat in c.roster:
+                if seat.phase == "restoring" and seat.pid and seat.member.name != DRIVER:
+                    # Its handler does not come to a boundary: it costs the process its life.
+                    _end(seat.pid, seat.started)
+        for seat in c.roster:
+            late = seat.phase == "starting" and seat.pid and c.now() - seat.launched_at > SPAWN_SECONDS
+            silent = seat.beat and c.now() - float(seat.beat["at"]) > c.settings.lost_after
+            if (late or silent) and seat.member.name != DRIVER:
+                _end(seat.pid, seat.started)
+
+    def _ask_row(self, action: Decide) -> None:
+        c = self.c
+        try:
+            fate = c.catalog.fate(c.lineage, action.checkpoint)
+            if fate == "begun":
+                c.catalog.abort(c.lease, c.lineage, action.checkpoint, "the catalog was away", c.wall())
+                fate = "aborted"
+        except StorageError:
+            self.undecidable[action.checkpoint] = action
+            return
+        c.feed(RowDecided(action.checkpoint, fate == "committed", "the catalog was away"))
+
+
+def _how(returncode: int | None) -> str:
+    if returncode is None:
+        return "its process has ended"
+    if returncode < 0:
+        return f"ended by {signal.Signals(-returncode).name}"
+    return f"exit status {returncode}"
+
+
+def _end(pid: int, started: float) -> None:
+    """Ends one of our own participants, if it still is the process we started."""
+    if process_alive(pid, started):
+        os.kill(pid, signal.SIGKILL)

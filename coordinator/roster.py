@@ -1,0 +1,92 @@
+"""Who belongs to the system: one seat per participant, and what is known of the process in it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from cutline.barrier import Member
+from cutline.participant.transport import Link
+
+__all__ = ("Seat", "Roster")
+
+
+@dataclass
+class Seat:
+    """A participant as the coordinator sees it.
+
+    Phases: starting (launched, not heard of), running, restoring (told to), restored, lost (no process).
+    """
+
+    member: Member
+    class_name: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+    phase: str = "starting"
+    pid: int = 0
+    started: float = 0.0
+    address: str = ""
+    flight: str = ""
+    link: Link | None = None
+    launched_at: float = 0.0
+    handled: int = 0
+    beat: Mapping[str, Any] = field(default_factory=dict)
+    deaths: int = 0
+
+    def to_doc(self) -> dict[str, Any]:
+        """What the catalog keeps, so that a new coordinator finds the process again."""
+        return {
+            "class_name": self.class_name,
+            "options": dict(self.options),
+            "pid": self.pid,
+            "started": self.started,
+            "address": self.address,
+            "flight": self.flight,
+        }
+
+    @classmethod
+    def from_doc(cls, name: str, birth: int, doc: Mapping[str, Any]) -> Seat:
+        """A seat as the catalog has it."""
+        return cls(
+            Member(name, birth),
+            doc["class_name"],
+            doc["options"],
+            pid=doc["pid"],
+            started=doc["started"],
+            address=doc["address"],
+            flight=doc["flight"],
+        )
+
+
+class Roster:
+    """All seats, by name."""
+
+    def __init__(self) -> None:
+        self.seats: dict[str, Seat] = {}
+        # Handlers run by processes that are gone; the living ones are read from their recorders.
+        self.run_by_the_dead = 0
+
+    def __iter__(self) -> Iterator[Seat]:
+        return iter(list(self.seats.values()))
+
+    def get(self, name: str) -> Seat | None:
+        """The seat of that name."""
+        return self.seats.get(name)
+
+    def by_link(self, link: Link) -> Seat | None:
+        """Whose link that is."""
+        for seat in self.seats.values():
+            if seat.link is link:
+                return seat
+        return None
+
+    def by_pid(self, pid: int) -> Seat | None:
+        """Whose process that is."""
+        for seat in self.seats.values():
+            if seat.pid == pid:
+                return seat
+        return None
+
+    def members(self, *phases: str) -> tuple[Member, ...]:
+        """Members in one of these phases."""
+        return tuple(seat.member for seat in self.seats.values() if seat.phase in phases)

@@ -1,0 +1,522 @@
+"""The shell round the coordinator's automata: clock, catalog, links, processes.
+
+One thread owns everything and takes events from a queue, as in a participant. It holds no truth: the
+catalog does. A new coordinator takes the lease, decides every begun id (all prepared but no row: abort),
+and finds the participants again, because they look for it.
+
+The automata decide (`barrier.commit`, `barrier.recovery`, `trigger`); this module performs: catalog rows,
+manifests, packets. Bringing everybody back to a cut is `recover`'s work, spawns and requests are
+`service`'s.
+"""
+
+from __future__ import annotations
+
+import queue
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from cutline.barrier import Member
+from cutline.barrier.commit import (
+    Announce,
+    Begun,
+    Complained,
+    Decide,
+    GiveUp,
+    GlobalCommit,
+    ManifestDurable,
+    ManifestFailed,
+    Prepare,
+    Prepared,
+    RowDecided,
+    WriteManifest,
+)
+from cutline.barrier.cut import in_flight
+from cutline.barrier.recovery import Recovery
+from cutline.barrier.wire import claims_from_doc
+from cutline.errors import CheckpointAborted, CutlineError, Fenced, StorageError, SystemHalted
+from cutline.participant.control import pack_control, unpack_control
+from cutline.participant.driver import DRIVER
+from cutline.participant.flight import read_flight
+from cutline.participant.messages import pack_error
+from cutline.participant.transport import Drained, Link, LinkDown, LinkRefused, LinkUp, PacketIn, Transport
+from cutline.participant.zygote import ChildExited
+from cutline.storage import Lease, Manifest, MemberImage, Store
+from cutline.storage.catalog import CheckpointRow, Fate
+from cutline.storage.image import ImageRef
+
+from .launch import Launcher
+from .roster import Roster
+from .trigger import Start, Trigger
+
+__all__ = ("Coordinator", "Settings", "Ticket")
+
+LEASE_SECONDS = 10.0
+TICK = 0.2
+REPEAT_AFTER = 1.0
+
+
+@dataclass
+class Settings:
+    """What a system is run with."""
+
+    system: str
+    interval: float | None = 5.0
+    min_pause: float = 0.0
+    full_every: int = 10
+    keep: int = 10
+    checkpoint_timeout: float = 60.0
+    lost_after: float = 300.0
+    rollback_grace: float = 30.0
+    max_deaths: int = 20
+    break_mode: str = ""
+
+
+@dataclass
+class Ticket:
+    """Who asked for something, and under which number the reply goes back."""
+
+    link: Link
+    number: int
+
+
+@dataclass
+class OpenCheckpoint:
+    """What the shell keeps of an undecided checkpoint."""
+
+    start: Start
+    began: float
+    manifest: Manifest | None = None
+    summary: dict[str, Any] = field(default_factory=dict)
+
+
+class Coordinator:
+    """See the module's head."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        store: Store,
+        lease: Lease,
+        lineage: str,
+        *,
+        now: Callable[[], float] = time.monotonic,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        # These two halves of the shell need the whole of it.
+        from .recover import Recoverer
+        from .service import Service
+
+        self.settings = settings
+        self.store = store
+        self.catalog = store.catalog
+        self.lease = lease
+        self.lineage = lineage
+        self.now = now
+        self.wall = wall
+        self.queue: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self.roster = Roster()
+        self.commit = GlobalCommit()
+        if settings.break_mode == "skip-participant":
+            # The check would refuse such a cut; the demo shows what it protects from.
+            self.commit.prove = lambda _claims: []
+        self.recovery = Recovery(self.catalog.epoch(lineage))
+        self.trigger = Trigger(settings.interval, settings.min_pause, settings.full_every)
+        self.open: dict[int, OpenCheckpoint] = {}
+        self.newest = max((row.checkpoint for row in self._rows()), default=0)
+        self.committed = max((row.checkpoint for row in self._rows("committed")), default=0)
+        self.halted: dict[str, Any] | None = None
+        self.ended: str | None = None
+        self.clients: list[Link] = []
+        self.lease_at = now()
+        self.tick_at = now()
+        self.repeat_at = now()
+        self.recoverer = Recoverer(self)
+        self.service = Service(self)
+
+    def attach(self, transport: Transport, launcher: Launcher) -> None:
+        """Gives the coordinator what moves its bytes and starts its processes."""
+        self.transport = transport
+        self.launcher = launcher
+
+    def post(self, event: Any) -> None:
+        """Takes an event from any thread."""
+        self.queue.put(event)
+
+    def _rows(self, *fates: Fate) -> list[CheckpointRow]:
+        chosen: tuple[Fate, ...] = fates or ("begun", "committed", "aborted")
+        return self.catalog.checkpoints(self.settings.system, lineage=self.lineage, fates=chosen)
+
+    @property
+    def epoch(self) -> int:
+        """The epoch that data flows in, or will."""
+        return self.recovery.state.epoch
+
+    @property
+    def flowing(self) -> bool:
+        """Whether data flows: nobody is being restored, nothing halted."""
+        return not self.recovery.restoring and self.halted is None and not self.recoverer.gathering
+
+    # -- the loop --------------------------------------------------------------------------
+
+    def run(self) -> str:
+        """Coordinates until the end; returns why it ended."""
+        while self.ended is None:
+            self.step()
+        return self.ended
+
+    def step(self) -> None:
+        """One round: events, then what the clock wants."""
+        wait = min(TICK, self.trigger.patience(self.now())) if self.flowing else TICK
+        event = self._next(wait)
+        while event is not None and self.ended is None:
+            self._take(event)
+            event = self._next(0.0)
+        if self.ended is None:
+            self._by_the_clock()
+
+    def _next(self, wait: float) -> Any:
+        try:
+            return self.queue.get(timeout=wait) if wait > 0 else self.queue.get_nowait()
+        except queue.Empty:
+            return None
+
+    def _by_the_clock(self) -> None:
+        now = self.now()
+        if now - self.lease_at >= LEASE_SECONDS / 3:
+            self.lease_at = now
+            try:
+                self.catalog.renew_lease(self.lease, LEASE_SECONDS, self.wall())
+            except Fenced as error:
+                self.ended = f"fenced: {error}"
+                return
+            except StorageError as error:
+                self.notice("catalog_unreachable", text=str(error))
+        for checkpoint in self.commit.overdue(now):
+            self._overdue(checkpoint)
+        if now - self.repeat_at >= REPEAT_AFTER:
+            self.repeat_at = now
+            self._repeat_initiate()
+        self.recoverer.tick()
+        self.begin_due()
+
+    def _take(self, event: Any) -> None:
+        if isinstance(event, PacketIn):
+            self._packet(event)
+        elif isinstance(event, LinkUp):
+            self.service.greeted(event.link, unpack_control(event.greeting))
+        elif isinstance(event, LinkDown):
+            seat = self.roster.by_link(event.link)
+            if seat is not None:
+                seat.link = None
+            if event.link in self.clients:
+                self.clients.remove(event.link)
+        elif isinstance(event, ChildExited):
+            self.recoverer.exited(event.pid, event.status)
+        elif callable(event):
+            event()
+        elif not isinstance(event, (Drained, LinkRefused)):
+            raise AssertionError(f"coordinator: an event nobody expects: {event!r}")
+
+    def _packet(self, event: PacketIn) -> None:
+        doc = unpack_control(event.payload)
+        kind = doc["kind"]
+        seat = self.roster.by_link(event.link)
+        if kind == "request":
+            self.service.request(event.link, doc)
+            return
+        if seat is None:
+            return
+        if kind == "beat":
+            seat.beat = {**doc, "at": self.now()}
+        elif doc["epoch"] != self.epoch and kind != "restore_failed":
+            return
+        elif kind == "prepared":
+            claims = claims_from_doc(doc["claims"])
+            report = {"image": doc["image"], "facts": doc["facts"]}
+            self.feed(Prepared(seat.member, doc["checkpoint"], claims, report))
+        elif kind == "complained":
+            self.feed(Complained(seat.member, doc["checkpoint"], doc["reason"]))
+        elif kind == "restored":
+            self.recoverer.restored(seat, doc)
+        elif kind == "restore_failed":
+            self.recoverer.restore_failed(seat, doc)
+        elif kind == "failed":
+            self.recoverer.handler_failed(seat, doc)
+        elif kind in ("resolve", "spawn"):
+            self.service.handle(seat, kind, doc)
+
+    # -- packets ---------------------------------------------------------------------------
+
+    def say(self, link: Link | None, kind: str, **fields: Any) -> None:
+        """One packet, with the epoch and the fencing token."""
+        if link is not None:
+            link.send_control(pack_control(kind, epoch=self.epoch, token=self.lease.token, **fields))
+
+    def view(self) -> dict[str, Any]:
+        """What `initiate` says: all undecided ids, the newest begun, the newest committed."""
+        undecided = [list(entry) for entry in self.commit.undecided]
+        return {"undecided": undecided, "newest": self.newest, "committed": self.committed}
+
+    def notice(self, what: str, **fields: Any) -> None:
+        """Something that the driver and its user may want to know."""
+        seat = self.roster.get(DRIVER)
+        if seat is not None:
+            self.say(seat.link, "notice", what=what, **fields)
+
+    def reply(self, ticket: Ticket, value: Any) -> None:
+        """Answers a request."""
+        self.say(ticket.link, "reply", number=ticket.number, ok=True, value=value)
+
+    def refuse(self, ticket: Ticket, error: Exception) -> None:
+        """Answers a request with an error."""
+        self.say(
+            ticket.link,
+            "reply",
+            number=ticket.number,
+            ok=False,
+            value=pack_error(error, participant="coordinator"),
+        )
+
+    # -- checkpoints -----------------------------------------------------------------------
+
+    def begin_due(self) -> None:
+        """Begins whatever is due and possible."""
+        if not self.flowing or self.ended is not None:
+            return
+        seat = self.roster.get(DRIVER)
+        if seat is None or seat.phase != "running":
+            return
+        while True:
+            start = self.trigger.next_start(self.now(), len(self.open))
+            if start is None:
+                return
+            self._begin(start)
+
+    def _begin(self, start: Start) -> None:
+        roster = self.roster.members("running")
+        if self.settings.break_mode == "skip-participant":
+            roster = tuple(member for member in roster if member.name != self._victim(roster))
+        try:
+            checkpoint = self.catalog.begin(
+                self.lease,
+                self.lineage,
+                kind="full" if start.full else "delta",
+                label=start.label,
+                roster=[member.name for member in roster],
+                now=self.wall(),
+            )
+        except CutlineError as error:
+            self._tell_tickets(start.tickets, error)
+            self.trigger.ended(self.now(), start.full, False)
+            if isinstance(error, Fenced):
+                self.ended = f"fenced: {error}"
+            return
+        self.newest = max(self.newest, checkpoint)
+        self.open[checkpoint] = OpenCheckpoint(start, self.now())
+        deadline = self.now() + self.settings.checkpoint_timeout
+        self.feed(Begun(checkpoint, start.full, roster, deadline))
+
+    @staticmethod
+    def _victim(roster: Sequence[Member]) -> str:
+        return max(member.name for member in roster if member.name != DRIVER) if len(roster) > 1 else ""
+
+    def feed(self, event: Any) -> None:
+        """One event for the commit automaton; its actions, and what they cause, are performed."""
+        pending = list(self.commit.handle(event))
+        while pending:
+            action = pending.pop(0)
+            if isinstance(action, Prepare):
+                self._initiate()
+            elif isinstance(action, WriteManifest):
+                pending += self.commit.handle(self._write_manifest(action))
+            elif isinstance(action, Decide):
+                outcome = self._decide(action)
+                if outcome is not None:
+                    pending += self.commit.handle(outcome)
+            elif isinstance(action, Announce):
+                self._announce(action)
+
+    def _initiate(self) -> None:
+        for seat in self.roster:
+            if seat.phase == "running":
+                self.say(seat.link, "initiate", **self.view())
+
+    def _repeat_initiate(self) -> None:
+        for checkpoint, _full in self.commit.undecided:
+            for member in self.commit.waiting_for(checkpoint):
+                seat = self.roster.get(member.name)
+                if seat is not None and seat.phase == "running":
+                    self.say(seat.link, "initiate", **self.view())
+
+    def _write_manifest(self, action: WriteManifest) -> ManifestDurable | ManifestFailed:
+        checkpoint = action.checkpoint
+        entry = self.open[checkpoint]
+        images = {
+            member.name: MemberImage(member.birth, ImageRef.from_doc(report["image"]))
+            for member, report in action.reports.items()
+        }
+        facts = {member.name: dict(report["facts"]) for member, report in action.reports.items()}
+        entry.summary = {
+            "participants": len(images),
+            "in_flight_messages": in_flight(action.claims),
+            "changed_bytes": sum(fact["changed_bytes"] for fact in facts.values()),
+            "written_bytes": sum(fact["written_bytes"] for fact in facts.values()),
+            "state_bytes": sum(fact["state_bytes"] for fact in facts.values()),
+            "stall_ms_max": max(fact["stall_ms"] for fact in facts.values()),
+            "handled": {name: fact["handled"] for name, fact in facts.items()},
+            "handlers": {name: fact["handlers"] for name, fact in facts.items()},
+            "extra": {name: fact["extra"] for name, fact in facts.items() if "extra" in fact},
+        }
+        entry.manifest = Manifest(
+            system=self.settings.system,
+            lineage=self.lineage,
+            checkpoint=checkpoint,
+            epoch=self.epoch,
+            kind="full" if entry.start.full else "delta",
+            label=entry.start.label,
+            parent_checkpoint=(self.lineage, self.committed) if self.committed else None,
+            created_at=self.wall(),
+            images=images,
+            channels={
+                "in_flight_messages": entry.summary["in_flight_messages"],
+                "members": {
+                    seat.member.name: {"class_name": seat.class_name, "options": dict(seat.options)}
+                    for seat in self.roster
+                    if seat.member.name in images
+                },
+            },
+        )
+        return ManifestDurable(checkpoint)
+
+    def _decide(self, action: Decide) -> RowDecided | None:
+        """The row. Nothing is said to anybody before it says so."""
+        entry = self.open[action.checkpoint]
+        try:
+            if action.commit:
+                assert entry.manifest is not None
+                entry.summary["duration_ms"] = (self.now() - entry.began) * 1000
+                self.store.commit_cut(self.lease, entry.manifest, entry.summary, self.wall())
+                return RowDecided(action.checkpoint, True, "")
+            self.catalog.abort(self.lease, self.lineage, action.checkpoint, action.reason, self.wall())
+            return RowDecided(action.checkpoint, False, action.reason)
+        except Fenced as error:
+            self.ended = f"fenced: {error}"
+            return None
+        except StorageError as error:
+            return self._undecidable(action, error)
+
+    def _undecidable(self, action: Decide, error: StorageError) -> RowDecided | None:
+        """The write failed: only the row says whether it happened after all."""
+        try:
+            fate = self.catalog.fate(self.lineage, action.checkpoint)
+            if fate == "begun":
+                self.catalog.abort(self.lease, self.lineage, action.checkpoint, str(error), self.wall())
+                fate = "aborted"
+        except StorageError as second:
+            # The catalog cannot be asked. The participants go on without this checkpoint; a later tick or
+            # the next coordinator reads the row and decides.
+            self.notice("catalog_unreachable", text=str(second))
+            self.recoverer.undecidable[action.checkpoint] = action
+            return None
+        return RowDecided(action.checkpoint, fate == "committed", str(error))
+
+    def _announce(self, action: Announce) -> None:
+        entry = self.open.pop(action.checkpoint)
+        full = entry.start.full
+        self.trigger.ended(self.now(), full, action.committed)
+        if action.committed:
+            self.committed = max(self.committed, action.checkpoint)
+        for seat in self.roster:
+            self.say(seat.link, "settled", checkpoint=action.checkpoint, committed=action.committed)
+        if action.committed:
+            value = {"checkpoint": action.checkpoint, "label": entry.start.label, "lineage": self.lineage}
+            for ticket in entry.start.tickets:
+                self.reply(ticket, value)
+            self._sweep()
+        else:
+            error = CheckpointAborted(
+                f"checkpoint {action.checkpoint} was aborted: {action.reason}. The system "
+                "goes on; ask again.",
+                checkpoint=action.checkpoint,
+            )
+            self._tell_tickets(entry.start.tickets, error)
+        self.notice(
+            "committed" if action.committed else "aborted",
+            checkpoint=action.checkpoint,
+            reason=action.reason,
+            full=full,
+            label=entry.start.label,
+            summary={key: value for key, value in entry.summary.items() if key != "extra"},
+        )
+
+    def _sweep(self) -> None:
+        try:
+            self.store.sweep(self.lease, self.wall(), keep=self.settings.keep)
+        except StorageError as error:
+            # Collection is put off, nothing is lost.
+            self.notice("sweep_failed", text=str(error))
+
+    def _tell_tickets(self, tickets: Sequence[Any], error: Exception) -> None:
+        for ticket in tickets:
+            self.refuse(ticket, error)
+
+    def _overdue(self, checkpoint: int) -> None:
+        """A checkpoint timed out, unless somebody is only busy: time inside a handler does not count."""
+        waiting = self.commit.waiting_for(checkpoint)
+        reasons = []
+        longest = 0.0
+        for member in waiting:
+            seat = self.roster.get(member.name)
+            beat = seat.beat if seat is not None else {}
+            held = float(beat.get("held", 0.0))
+            if beat.get("running"):
+                reasons.append(f"{member.name} is inside {beat['running']} for {held:.0f} s")
+                longest = max(longest, held)
+            else:
+                reasons.append(f"{member.name} has not answered")
+        over = self.now() - self.open[checkpoint].began
+        if over < min(self.settings.lost_after, self.settings.checkpoint_timeout + longest):
+            return
+        self.feed(GiveUp(checkpoint, f"timeout after {over:.0f} s: " + "; ".join(reasons)))
+
+    def give_up_all(self, reason: str) -> None:
+        """Aborts every undecided checkpoint."""
+        for checkpoint, _full in self.commit.undecided:
+            self.feed(GiveUp(checkpoint, reason))
+
+    # -- the end ---------------------------------------------------------------------------
+
+    def handlers_run(self) -> int:
+        """Handlers executed by all processes so far, those that died included."""
+        total = self.roster.run_by_the_dead
+        for seat in self.roster:
+            record = read_flight(Path(seat.flight)) if seat.flight else None
+            total += record.run if record is not None else 0
+        return total
+
+    def halt(self, text: str, error: bytes, participant: str | None = None) -> None:
+        """Nothing is handled any more; the cuts stay usable."""
+        if self.halted is None:
+            self.halted = {
+                "text": f"{text} The newest checkpoint is {self.committed}; it stays usable.",
+                "error": error,
+                "participant": participant,
+                "checkpoint": self.committed,
+            }
+            self.give_up_all("the system halted")
+            for ticket in self.trigger.queue:
+                self.refuse(ticket.ticket, SystemHalted(self.halted["text"]))
+            self.trigger.queue.clear()
+        for seat in self.roster:
+            self.say(seat.link, "halt", **self.halted)
+
+    def stop(self, reason: str) -> None:
+        """Ends every participant and this coordinator."""
+        self.give_up_all(reason)
+        for seat in self.roster:
+            if seat.member.name != DRIVER:
+                self.say(seat.link, "stop", reason=reason)
+        self.ended = reason

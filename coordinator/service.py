@@ -1,0 +1,228 @@
+"""What others ask of the coordinator: hellos, names, spawns, and requests of drivers and command lines."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from cutline.barrier import Member
+from cutline.barrier.wire import PROTOCOL
+from cutline.errors import CutlineError, DuplicateLabel, Misuse, SpawnFailed, SystemHalted
+from cutline.participant.control import pack_control
+from cutline.participant.driver import DRIVER
+from cutline.participant.messages import pack_error
+from cutline.participant.transport import Link
+
+from .roster import Seat
+from .runner import Ticket
+from .trigger import Wanted
+
+if TYPE_CHECKING:
+    from .runner import Coordinator
+
+__all__ = ("Service",)
+
+
+class Service:
+    """See the module's head."""
+
+    def __init__(self, coordinator: Coordinator) -> None:
+        self.c = coordinator
+        # Newborns that have not said hello yet, and who spawned them.
+        self.births: dict[Member, str] = {}
+
+    # -- hellos ----------------------------------------------------------------------------
+
+    def greeted(self, link: Link, doc: dict[str, Any]) -> None:
+        """Somebody connected: a participant, a driver, or a command line."""
+        c = self.c
+        if doc.get("protocol") != PROTOCOL:
+            link.send_control(pack_control("stop", token=c.lease.token, reason="another protocol version"))
+            link.close()
+            return
+        if doc["kind"] == "client":
+            c.clients.append(link)
+            return
+        if doc["run"] != c.lineage:
+            c.say(link, "stop", reason=f"this coordinator runs lineage {c.lineage}, not {doc['run']}")
+            return
+        member = Member(*doc["member"])
+        seat = c.roster.get(member.name)
+        if member.name == DRIVER and seat is None:
+            seat = c.roster.seats[DRIVER] = Seat(member, doc["class_name"])
+        if seat is None or seat.member != member or (member.name != DRIVER and seat.pid != doc["pid"]):
+            c.say(link, "stop", reason="not expected: the system goes on without this process")
+            return
+        seat.link, seat.pid, seat.started = link, doc["pid"], doc["started"]
+        seat.address = doc["address"]
+        self._seated(seat, doc)
+
+    def _seated(self, seat: Seat, doc: dict[str, Any]) -> None:
+        c = self.c
+        phase = doc["phase"]
+        if c.halted is not None:
+            c.say(seat.link, "halt", **c.halted)
+            return
+        if phase == "failed":
+            self._failed(seat, doc)
+        elif c.recoverer.gathering:
+            seat.phase, seat.handled = phase, doc["epoch"]
+            c.recoverer.gathered()
+        elif c.recovery.restoring:
+            if phase == "restored" and doc["epoch"] == c.epoch:
+                c.recoverer.restored(seat, doc)
+            else:
+                c.recoverer.order_rollback(seat)
+        elif phase == "born":
+            self._born(seat)
+        elif phase == "running" and doc["epoch"] == c.epoch:
+            seat.phase = "running"
+            c.say(seat.link, "initiate", **c.view())
+        else:
+            c.recoverer.recover(f"{seat.member.name} is out of step")
+
+    def _failed(self, seat: Seat, doc: dict[str, Any]) -> None:
+        c = self.c
+        c.say(seat.link, "stop", reason="it did not come up")
+        if seat.member in self.births:
+            self.birth_failed(seat, doc["error"])
+        else:
+            c.recoverer.restore_failed(
+                seat, {"reason": "its state does not load here", "error": doc["error"]}
+            )
+
+    def _born(self, seat: Seat) -> None:
+        c = self.c
+        seat.phase = "running"
+        c.recoverer.keep(seat)
+        c.say(seat.link, "born", **c.view())
+        spawner = self.births.pop(seat.member, None)
+        if spawner is not None:
+            self._tell_spawner(seat, None)
+        elif seat.member.name == DRIVER:
+            # Cut 0: there must be something to come back to before the first message.
+            c.trigger.want(Wanted(Ticket(_link(seat), 0), None))
+
+    # -- spawns and names --------------------------------------------------------------------
+
+    def handle(self, seat: Seat, kind: str, doc: dict[str, Any]) -> None:
+        """A participant asks for a name, or for a new participant."""
+        if kind == "resolve":
+            self._resolve(seat, doc["name"])
+        elif self.c.flowing:
+            self._spawn(seat, doc["name"], doc["record"])
+
+    def _resolve(self, seat: Seat, name: str) -> None:
+        found = self.c.roster.get(name)
+        known = found is not None and found.phase == "running"
+        if found is not None and not known:
+            # It is on its way; the asker asks again when it hears nothing.
+            self.c.say(seat.link, "wait", name=name)
+            return
+        self.c.say(
+            seat.link,
+            "resolved",
+            name=name,
+            birth=found.member.birth if found is not None else None,
+            address=found.address if found is not None else "",
+            **self.c.view(),
+        )
+
+    def _spawn(self, spawner: Seat, name: str, record: dict[str, Any]) -> None:
+        c = self.c
+        present = c.roster.get(name)
+        if present is not None:
+            if present.phase == "running":
+                self._tell_spawner(present, None)
+            return
+        birth = record.get("birth") or c.catalog.next_birth(c.lease, c.lineage)
+        seat = c.roster.seats[name] = Seat(Member(name, birth), record["class_name"], record["options"])
+        self.births[seat.member] = spawner.member.name
+        if record.get("main"):
+            c.launcher.program["main"] = record["main"]
+        try:
+            c.launcher.start(seat, "born", c.now(), args=record["args"])
+        except SpawnFailed as error:
+            self.birth_failed(seat, pack_error(error, participant=name))
+
+    def birth_failed(self, seat: Seat, error: bytes) -> None:
+        """A newborn did not come up: its spawner hears why, its seat is free."""
+        self.c.roster.seats.pop(seat.member.name, None)
+        self._tell_spawner(seat, error)
+        self.births.pop(seat.member, None)
+
+    def _tell_spawner(self, seat: Seat, error: bytes | None) -> None:
+        driver = self.c.roster.get(DRIVER)
+        if driver is not None:
+            self.c.say(
+                driver.link,
+                "spawned",
+                name=seat.member.name,
+                birth=seat.member.birth,
+                address=seat.address,
+                error=error,
+                **self.c.view(),
+            )
+
+    # -- requests ----------------------------------------------------------------------------
+
+    def request(self, link: Link, doc: dict[str, Any]) -> None:
+        """A question with a number; exactly one reply follows."""
+        c = self.c
+        ticket = Ticket(link, doc["number"])
+        what = doc["what"]
+        try:
+            if what in ("checkpoint", "savepoint"):
+                self._checkpoint(ticket, doc.get("label") if what == "savepoint" else None)
+            elif what == "status":
+                c.reply(ticket, self.status())
+            elif what == "stop":
+                c.reply(ticket, {"checkpoint": c.committed})
+                c.stop("stopped")
+            else:
+                raise Misuse(f"the coordinator was asked for {what!r}, which it does not know")
+        except CutlineError as error:
+            c.refuse(ticket, error)
+
+    def _checkpoint(self, ticket: Ticket, label: str | None) -> None:
+        c = self.c
+        if c.halted is not None:
+            raise SystemHalted(c.halted["text"])
+        if label is not None:
+            rows = c.catalog.checkpoints(c.settings.system, fates=("begun", "committed"))
+            if any(row.label == label for row in rows):
+                raise DuplicateLabel(
+                    f"system {c.settings.system!r} has a savepoint {label!r} already; choose "
+                    "another label, or "
+                    "delete that one",
+                    label=label,
+                )
+        c.trigger.want(Wanted(ticket, label))
+        c.begin_due()
+
+    def status(self) -> dict[str, Any]:
+        """What is going on, for people and for the demo's report."""
+        c = self.c
+        return {
+            "lineage": c.lineage,
+            "epoch": c.epoch,
+            "flowing": c.flowing,
+            "halted": c.halted["text"] if c.halted is not None else None,
+            "committed": c.committed,
+            "undecided": [entry[0] for entry in c.commit.undecided],
+            "handlers_run": c.handlers_run(),
+            "participants": {
+                seat.member.name: {
+                    "phase": seat.phase,
+                    "pid": seat.pid,
+                    "class": seat.class_name,
+                    "running": seat.beat.get("running", ""),
+                    "held": seat.beat.get("held", 0.0),
+                }
+                for seat in c.roster
+            },
+        }
+
+
+def _link(seat: Seat) -> Link:
+    assert seat.link is not None
+    return seat.link

@@ -1,0 +1,460 @@
+"""`System`: what the user holds. Starts or resumes a system, spawns, loops, savepoints, stops.
+
+Everything here runs in the user's threads and only talks: to the driver's runner (calls, answers, loop
+positions) and through it to the coordinator (spawns, checkpoints). Nothing of the protocol is decided here.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import secrets
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future
+from concurrent.futures import TimeoutError as FutureTimeout
+from concurrent.futures import wait as wait_futures
+from pathlib import Path
+from typing import Any, TypeVar
+
+from cutline.barrier import Member
+from cutline.errors import CutlineError, DuplicateName, Misuse, RolledBack, SystemStopped
+from cutline.participant.actor import options_of
+from cutline.participant.classes import name_of
+from cutline.participant.driver import DRIVER, DriverRunner, DriverState, Place, Submission
+from cutline.participant.endpoint_file import read_endpoint
+from cutline.participant.handle import Handle, Ref, bound_port, current_port
+from cutline.participant.host_process import start_beat
+from cutline.participant.ingress import IngressLog
+from cutline.participant.messages import pack_arguments
+from cutline.participant.method_table import MethodTable
+from cutline.participant.persist import Persister
+from cutline.participant.processes import process_started
+from cutline.participant.program import describe_program
+from cutline.participant.runner import Setup
+from cutline.participant.transport_grpc import GrpcTransport
+from cutline.storage import open_store
+
+from .driver_port import DriverPort
+from .supervise import Supervisor
+
+__all__ = ("System", "start", "get", "wait")
+
+T = TypeVar("T")
+_log = logging.getLogger("cutline")
+
+
+def start(
+    storage: str | os.PathLike[str] = "./checkpoints",
+    *,
+    name: str = "default",
+    interval: float | None = 5.0,
+    min_pause: float = 0.0,
+    full_every: int = 10,
+    keep: int = 10,
+    checkpoint_timeout: float = 60.0,
+    fresh: bool = False,
+    restore: str | None = None,
+    quiet: bool = False,
+    listen: str = "unix:",
+    break_mode: str = "",
+) -> System:
+    """Starts a system, or resumes it from its newest checkpoint.
+
+    Args:
+        storage: the folder that checkpoints are kept in; made if it is not there.
+        name: the system's name; several systems can share a folder.
+        interval: seconds from the beginning of one checkpoint to the next; None: only when asked.
+        min_pause: seconds of rest after a checkpoint has ended, failed ones too.
+        full_every: every how manyth checkpoint writes everything.
+        keep: how many checkpoints are kept; savepoints are kept until they are deleted.
+        checkpoint_timeout: seconds after which a checkpoint is given up; time inside a handler does not
+            count.
+        fresh: begin anew even if there is something to resume. Nothing old is deleted.
+        restore: a checkpoint id or a savepoint's label: begin a new lineage from there. Inputs that were
+            logged after it are not delivered again.
+        quiet: no lines about losses and recoveries on standard error.
+        listen: where the coordinator listens: ``unix:`` (a private socket) or ``127.0.0.1:PORT``.
+
+    Raises:
+        StoreInUse: a live system of that name owns the folder; the message names its process.
+        NewerFormat, StoreNotWritable, StoreFull: the folder cannot be used.
+        CheckpointNotFound: `restore` names nothing.
+        ClassMissing, CannotRestore: the program lacks what the checkpoint names.
+        PortInUse: the address of `listen` is taken.
+    """
+    if not quiet and not _log.handlers and not logging.getLogger().handlers:
+        handler = logging.StreamHandler(sys.stderr)
+        handler.setFormatter(logging.Formatter("cutline: %(message)s"))
+        _log.addHandler(handler)
+        _log.setLevel(logging.INFO)
+    folder = Path(storage).absolute()
+    settings = {
+        "system": name,
+        "interval": interval,
+        "min_pause": min_pause,
+        "full_every": full_every,
+        "keep": keep,
+        "checkpoint_timeout": checkpoint_timeout,
+        "break_mode": break_mode,
+    }
+    spec = {
+        "settings": settings,
+        "store": str(folder),
+        "token": secrets.token_hex(16),
+        "driver_pid": os.getpid(),
+        "listen": listen,
+        "program": describe_program(),
+        "fresh": fresh,
+        "restore": restore,
+    }
+    return System(spec, folder, quiet)
+
+
+class System:
+    """A running system. Use as a context manager, or call `stop`."""
+
+    def __init__(self, spec: dict[str, Any], folder: Path, quiet: bool) -> None:
+        self.name: str = spec["settings"]["system"]
+        self.folder = folder
+        self.notices: list[dict[str, Any]] = []
+        self._quiet = quiet
+        self._claimed: set[str] = set()
+        self._stopped = False
+        self._stop_lock = threading.Lock()
+        self._supervisor = Supervisor(spec, self._coordinator_gone)
+        try:
+            self._build(spec)
+            self._runner.went.result(timeout=120.0)
+        except BaseException:
+            self._close()
+            raise
+        self._port.numbers_from(self._runner.desk.next_number)
+        self._undo = bound_port(self._port, thread_only=False)
+        atexit.register(self._at_exit)
+        if self.resumed:
+            self._say(
+                f"resumed from checkpoint {self.resumed} ({len(self._runner.known_names) - 1} participants)"
+            )
+
+    def _build(self, spec: dict[str, Any]) -> None:
+        lineage = self._supervisor.first["lineage"]
+        self.lineage: str = lineage
+        self.resumed: int = self._supervisor.first["resumed"]
+        store = open_store(str(self.folder), create=False)
+        self.store = store
+        setup = Setup(
+            system=self.name,
+            run=lineage,
+            member=Member(DRIVER, 0),
+            class_name=name_of(DriverState),
+            options={},
+            started=process_started(os.getpid()),
+        )
+        token = spec["token"]
+
+        def coordinator() -> str:
+            endpoint = read_endpoint(self.folder, self.name)
+            return endpoint.address if endpoint is not None and endpoint.token == token else ""
+
+        runner = DriverRunner(setup, store.blobs, coordinator, classes=MethodTable())
+        self._runner = runner
+        runner.log = IngressLog(self.folder / "ingress" / f"{lineage}.log")
+        runner.notice = self._noticed
+        transport = GrpcTransport(
+            token, runner.post, "unix:", DRIVER, greeting=lambda: runner.peers.greeting()
+        )
+        runner.attach(transport, Persister(store.blobs, runner.post, DRIVER))
+        self._port = DriverPort(runner)
+        runner.be_born(DriverState)
+        runner.address = transport.start()
+        self._stop_beat = start_beat(runner)
+        self._thread = threading.Thread(target=self._run, name="cutline-driver", daemon=True)
+        self._supervisor.back = self._coordinator_back
+        self._thread.start()
+
+    def _run(self) -> None:
+        runner = self._runner
+        try:
+            reason = runner.run()
+        except Exception as error:
+            _log.exception("the driver's participant failed")
+            runner.fail_all(
+                SystemStopped(f"the driver's participant failed: {type(error).__name__}: {error}")
+            )
+            return
+        runner.fail_all(SystemStopped(f"the system has ended: {reason}"))
+
+    # -- participants ----------------------------------------------------------------------
+
+    def spawn(self, name: str, kind: Callable[..., Any], *args: Any, **kwargs: Any) -> Handle:
+        """Starts a participant, or finds the restored one of that name.
+
+        The new participant is captured once before this returns, so that a state that cannot go into an
+        image is known now.
+
+        Args:
+            name: stable name; it is the participant's identity over restarts.
+            kind: any class; its constructor gets the remaining arguments.
+
+        Raises:
+            DuplicateName: this program has spawned that name before.
+            CannotCapture: the new state cannot go into an image; the message names the attribute path.
+            SpawnFailed: the process did not come up.
+            Exception: whatever the constructor raised.
+        """
+        if not isinstance(kind, type):
+            raise Misuse(f"spawn({name!r}, ...) takes a class; got {kind!r}")
+        if not isinstance(name, str) or not name or name == DRIVER or name.startswith("@"):
+            raise Misuse(
+                f"{name!r} is no name for a participant: a non-empty string, not {DRIVER!r}, no leading @"
+            )
+        class_name = name_of(kind)
+        if name in self._runner.known_names:
+            if name in self._claimed and not self._port.in_loop:
+                raise DuplicateName(
+                    f"there is a participant {name!r} already; names are identities", participant=name
+                )
+            self._claimed.add(name)
+            return Handle(name, class_name, self._port)
+        where = f"constructor arguments of {name}"
+        record = {
+            "class_name": class_name,
+            "options": options_of(kind),
+            "args": pack_arguments(args, kwargs, participant=DRIVER, where=where),
+            "main": describe_program()["main"] if class_name.startswith("__main__:") else b"",
+        }
+        up: Future[None] = Future()
+        self._runner.spawning[name] = up
+        taken: Future[None] = Future()
+        number = self._port._number()
+        self._runner.post(Submission("spawn", number, name, "", record, None, True, None, 0, taken))
+        taken.result()
+        up.result()
+        self._claimed.add(name)
+        return Handle(name, class_name, self._port)
+
+    def handle(self, name: str) -> Handle:
+        """A handle by name, also of a participant that is spawned later (cyclic wiring)."""
+        record = self._runner.instance.spawns.get(name)
+        return Handle(name, record["class_name"] if record is not None else "", self._port)
+
+    # -- the driver's own position ---------------------------------------------------------
+
+    def loop(self, name: str, times: int, body: Callable[[int], Any]) -> None:
+        """Runs ``body(step)`` for step = 0 ... times-1, each step once in the history that remains.
+
+        The position is part of every checkpoint. After a recovery, or when the program is started again,
+        the loop goes on at the position of the checkpoint, and calls of the interrupted step that are in
+        the checkpoint are not sent again. So the body must make the same calls at the same step. When the
+        loop is through, a checkpoint is taken, so that no recovery goes back into it.
+
+        Raises:
+            ReplayMismatch: the body did something else at the same step.
+            CheckpointAborted: the checkpoint after the last step did not commit.
+        """
+        while True:
+            step, known, generation = self._port.on_runner(lambda: self._runner.loop_position(name))
+            if step >= times:
+                break
+            try:
+                with self._port.inside(name, step, known, generation):
+                    body(step)
+                self._advance(name, step, generation)
+            except RolledBack:
+                self._runner.rolled_back = None
+                continue
+        while True:
+            try:
+                self.checkpoint()
+                return self._again_if_undone(name, times, body)
+            except RolledBack:
+                self._runner.rolled_back = None
+                return self.loop(name, times, body)
+
+    def _again_if_undone(self, name: str, times: int, body: Callable[[int], Any]) -> None:
+        step, _, _ = self._port.on_runner(lambda: self._runner.loop_position(name))
+        if step < times:
+            self.loop(name, times, body)
+
+    def _advance(self, name: str, step: int, generation: int) -> None:
+        taken: Future[None] = Future()
+        place = Place(name, step, -1, 0)
+        number = self._port._number()
+        self._runner.post(Submission("advance", number, "", "", None, None, False, place, generation, taken))
+        taken.result()
+
+    # -- checkpoints -----------------------------------------------------------------------
+
+    def _request(self, what: str, timeout: float | None = None, **fields: Any) -> Any:
+        done: Future[Any] = Future()
+        self._port._check()
+        self._runner.post(lambda: self._runner.request(what, fields, done))
+        return done.result(timeout)
+
+    def checkpoint(self) -> int:
+        """Takes a checkpoint now and returns its id when it is committed.
+
+        Raises:
+            CheckpointAborted: it did not commit; the message says why. Nothing is lost, ask again.
+        """
+        number: int = self._request("checkpoint")["checkpoint"]
+        return number
+
+    def savepoint(self, label: str) -> int:
+        """Takes a labelled, self-contained checkpoint that is kept until it is deleted; returns its id.
+
+        Raises:
+            DuplicateLabel: the label is taken.
+            CheckpointAborted: it did not commit.
+        """
+        number: int = self._request("savepoint", label=label)["checkpoint"]
+        return number
+
+    def checkpoints(self) -> list[Any]:
+        """The committed checkpoints of this system, oldest first, with their figures."""
+        rows: list[Any] = self.store.catalog.checkpoints(self.name)
+        return rows
+
+    def status(self) -> dict[str, Any]:
+        """What is going on: phase and process of each participant, the newest checkpoint, "
+        "what is undecided."""
+        doc: dict[str, Any] = self._request("status", timeout=30.0)
+        return doc
+
+    @property
+    def coordinator_pid(self) -> int:
+        """The process id of the coordinator that runs now."""
+        return self._supervisor.pid
+
+    @property
+    def coordinator_deaths(self) -> list[dict[str, Any]]:
+        """Coordinators that died under this system, with the time until the next one was there."""
+        return list(self._supervisor.deaths)
+
+    # -- what happens ----------------------------------------------------------------------
+
+    def _say(self, text: str) -> None:
+        if not self._quiet:
+            _log.info(text)
+
+    def _noticed(self, doc: dict[str, Any]) -> None:
+        self.notices.append({**doc, "at": time.monotonic()})
+        what = doc["what"]
+        if what == "recovered" and doc["causes"]:
+            lost = ", ".join(doc["lost"]) or "nobody"
+            self._say(
+                f"{lost} lost, all back at checkpoint {doc['checkpoint']} ({doc['age']:.1f} s old), "
+                f"{doc['in_flight']} in-flight messages re-delivered, going on"
+            )
+        elif what == "aborted":
+            self._say(f"checkpoint {doc['checkpoint']} was aborted: {doc['reason']}")
+        elif what in ("catalog_unreachable", "sweep_failed"):
+            self._say(f"{what.replace('_', ' ')}: {doc['text']}")
+
+    def _coordinator_back(self, doc: dict[str, Any]) -> None:
+        self.notices.append({**doc, "what": "coordinator_back", "at": time.monotonic()})
+        self._say(f"the coordinator (process {doc['pid']}) was lost, another one took over")
+
+    def _coordinator_gone(self, error: CutlineError) -> None:
+        self._runner.post(lambda: self._runner.fail_all(error))
+
+    # -- the end ---------------------------------------------------------------------------
+
+    def stop(self, *, checkpoint: bool = True) -> None:
+        """Stops every process of the system. Idempotent.
+
+        Args:
+            checkpoint: take a last checkpoint, so that the next start goes on exactly here. A system
+                that has halted or cannot take one stops all the same.
+        """
+        with self._stop_lock:
+            if self._stopped:
+                return
+            self._stopped = True
+        try:
+            if checkpoint and self._runner.fault is None:
+                self._runner.rolled_back = None
+                last = self._request("checkpoint", timeout=30.0)["checkpoint"]
+                self._say(f"stopped at checkpoint {last}")
+        except (CutlineError, TimeoutError, FutureTimeout) as error:
+            self._say(f"stopped without a last checkpoint: {error}")
+        finally:
+            self._close()
+
+    def _close(self) -> None:
+        runner = getattr(self, "_runner", None)
+        self._supervisor.stopping = True
+        if runner is not None:
+            if runner.fault is None:
+                done: Future[Any] = Future()
+                runner.post(lambda: runner.request("stop", {}, done))
+                wait_futures([done], timeout=5.0)
+            runner.post(lambda: setattr(runner, "ended", "stopped"))
+            self._thread.join(timeout=10.0)
+            self._stop_beat()
+        self._supervisor.stop()
+        if runner is not None:
+            runner.transport.close()
+            runner.persister.close()
+            if runner.log is not None:
+                runner.log.close()
+        if hasattr(self, "_undo"):
+            self._undo()
+        atexit.unregister(self._at_exit)
+
+    def _at_exit(self) -> None:
+        self.stop()
+
+    def __enter__(self) -> System:
+        return self
+
+    def __exit__(self, *_exception: object) -> None:
+        self.stop()
+
+
+def get(refs: Any, timeout: float | None = None) -> Any:
+    """The answer of a Ref, or the answers of a list of them, in order.
+
+    Args:
+        timeout: seconds for all of them together; TimeoutError after them.
+
+    Raises:
+        BlockingInHandler: inside a handler.
+        Exception: what the first failed one raised.
+    """
+    if isinstance(refs, Ref):
+        return refs.result(timeout)
+    if not isinstance(refs, (list, tuple)):
+        raise Misuse(f"get takes a Ref or a list of Refs; got {type(refs).__name__}")
+    deadline = None if timeout is None else time.monotonic() + timeout
+    answers = []
+    for ref in refs:
+        left = None if deadline is None else max(0.0, deadline - time.monotonic())
+        answers.append(get(ref, left))
+    return answers
+
+
+def wait(
+    refs: Sequence[Ref[Any]], *, num_returns: int = 1, timeout: float | None = None
+) -> tuple[list[Ref[Any]], list[Ref[Any]]]:
+    """Waits until `num_returns` of the Refs have an answer; returns (ready, not ready), in order.
+
+    Raises:
+        Misuse: inside a handler; there `asyncio.wait` and friends do this.
+    """
+    port = current_port()
+    if not isinstance(port, DriverPort):
+        raise Misuse("cutline.wait is for the driver; in an async handler use asyncio's own")
+    futures = {id(ref): port.future_of(ref) for ref in refs}
+    deadline = None if timeout is None else time.monotonic() + timeout
+    while True:
+        ready = [ref for ref in refs if futures[id(ref)].done()]
+        left = None if deadline is None else deadline - time.monotonic()
+        if len(ready) >= min(num_returns, len(refs)) or (left is not None and left <= 0):
+            chosen = {id(ref) for ref in ready}
+            return ready, [ref for ref in refs if id(ref) not in chosen]
+        wait_futures([f for f in futures.values() if not f.done()], timeout=left, return_when=FIRST_COMPLETED)

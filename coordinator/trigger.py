@@ -1,0 +1,90 @@
+"""When to begin a checkpoint, and of which kind: a pure decision, clock passed in.
+
+* Periodic ones every `interval` seconds after the last one ended, never sooner than `min_pause` after the
+  end of any (a failed one too: RULES 2, CASES SCH-1).
+* At most `most_open` undecided at once. A request that finds no place waits; requests for a plain
+  checkpoint that wait together are answered by one.
+* A savepoint is always full and always its own. Otherwise every `full_every`-th is full; an aborted full
+  does not count.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+__all__ = ("Trigger", "Wanted", "Start")
+
+
+class Wanted(NamedTuple):
+    """Somebody asked for a checkpoint; `label` makes it a savepoint. `ticket` is theirs."""
+
+    ticket: Any
+    label: str | None
+
+
+class Start(NamedTuple):
+    """Begin now; these tickets are answered by it."""
+
+    full: bool
+    label: str | None
+    tickets: tuple[Any, ...]
+
+
+@dataclass
+class Trigger:
+    """See the module's head. Times in seconds of one clock."""
+
+    interval: float | None
+    min_pause: float = 0.0
+    full_every: int = 10
+    most_open: int = 2
+    deltas: int = 0
+    last_end: float = 0.0
+    last_begin: float = 0.0
+    had_full: bool = False
+    queue: list[Wanted] = field(default_factory=list)
+
+    def want(self, wanted: Wanted) -> None:
+        """Queues a request."""
+        self.queue.append(wanted)
+
+    def next_start(self, now: float, open_count: int) -> Start | None:
+        """What to begin at `now`, if anything; call again until None."""
+        if open_count >= self.most_open:
+            return None
+        if self.queue:
+            first = self.queue[0]
+            if first.label is not None:
+                self.queue.pop(0)
+                return self._begun(now, True, first.label, (first.ticket,))
+            plain = [wanted for wanted in self.queue if wanted.label is None]
+            self.queue = [wanted for wanted in self.queue if wanted.label is not None]
+            return self._begun(now, self._full_due(), None, tuple(wanted.ticket for wanted in plain))
+        if open_count or self.interval is None:
+            return None
+        if now - self.last_begin < self.interval or now - self.last_end < self.min_pause:
+            return None
+        return self._begun(now, self._full_due(), None, ())
+
+    def _full_due(self) -> bool:
+        return not self.had_full or self.deltas + 1 >= self.full_every
+
+    def _begun(self, now: float, full: bool, label: str | None, tickets: tuple[Any, ...]) -> Start:
+        self.last_begin = now
+        return Start(full, label, tickets)
+
+    def ended(self, now: float, full: bool, committed: bool) -> None:
+        """A checkpoint was decided."""
+        self.last_end = now
+        if committed:
+            if full:
+                self.deltas, self.had_full = 0, True
+            else:
+                self.deltas += 1
+
+    def patience(self, now: float) -> float:
+        """Seconds until `next_start` may have something to say by the clock alone."""
+        if self.interval is None:
+            return 3600.0
+        return max(0.0, self.last_begin + self.interval - now, self.last_end + self.min_pause - now)

@@ -1,0 +1,484 @@
+"""A participant's calls in both directions: who asked what, who waits for an answer, what is suspended.
+
+The desk turns one message into one step of the user's code, from boundary to boundary: a sync handler
+runs to its return, an async one to its next await on something that is not there. What a step sends is
+collected in `out` and leaves when the step is over. Everything else the desk knows is part of the
+participant's image (`cutline.participant.desk_image`).
+
+Waiters of an answer: a continuation (`then`), a suspended handler, another participant that holds the
+Ref. An answer stays until nobody can ask for it: its Ref is collected, and it never left in a message.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import weakref
+from collections import OrderedDict, deque
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from xxhash import xxh3_64_intdigest
+
+from cutline.barrier import Member
+from cutline.errors import (
+    AnswerForgotten,
+    BlockingInHandler,
+    CutlineError,
+    Misuse,
+    StateChangedBeforeAwait,
+    UnknownMethod,
+)
+
+from .async_call import ANSWERED, TIMER, AsyncCall, Wake
+from .handle import CallOptions, Handle, Ref, live_loaders
+from .messages import (
+    ANSWER,
+    ASK,
+    CHASE,
+    TELL,
+    encode_answer,
+    encode_ask,
+    encode_chase,
+    encode_tell,
+    pack_arguments,
+    pack_error,
+    pack_value,
+    unpack_arguments,
+    unpack_error,
+    unpack_value,
+)
+
+__all__ = ("Desk", "HandlerRaised", "EXPORTED_ANSWERS", "DEAD_LETTERS")
+
+EXPORTED_ANSWERS = 10_000
+DEAD_LETTERS = 1_000
+
+
+class HandlerRaised(Exception):
+    """A handler raised where nobody waits for its answer; `cause` is what it raised."""
+
+    def __init__(self, method: str, cause: BaseException) -> None:
+        super().__init__(f"{method}: {cause!r}")
+        self.method = method
+        self.cause = cause
+
+
+class Desk:
+    """See the module's head. Implements `cutline.participant.handle.Port` for handlers."""
+
+    def __init__(
+        self,
+        me: Member,
+        instance: object,
+        *,
+        class_name: str = "",
+        methods_of: Callable[[str], frozenset[str] | None] = lambda _: None,
+        fingerprint: Callable[[], bytes] | None = None,
+        now: Callable[[], float] = lambda: 0.0,
+    ) -> None:
+        self.me = me
+        self.instance = instance
+        self.class_name = class_name
+        self.methods_of = methods_of
+        self.fingerprint = fingerprint
+        self.now = now
+        self.out: list[tuple[str | Member, bytes]] = []
+        self.handled = 0
+        self.handlers = 0
+        self.next_number = 1
+        self.next_call = 1
+        self.asks: dict[int, tuple[str, str, list[list[Any]]]] = {}
+        self.answers: dict[int, tuple[bool, Any]] = {}
+        self.exported: OrderedDict[int, None] = OrderedDict()
+        self.kept: set[int] = set()
+        self.calls: dict[int, AsyncCall] = {}
+        self.dead_letters: deque[list[Any]] = deque(maxlen=DEAD_LETTERS)
+        self.live_refs: weakref.WeakValueDictionary[int, Ref[Any]] = weakref.WeakValueDictionary()
+        self.active: AsyncCall | None = None
+        self.in_handler = ""
+        self.live = live_loaders(self._load_handle, self._load_ref)
+        self.on_answered: Callable[[int, bool, Any], None] | None = None
+        self._methods: dict[str, tuple[Any, bool]] = {}
+        self._after: deque[Callable[[], None]] = deque()
+
+    @property
+    def name(self) -> str:
+        """The participant's name."""
+        return self.me.name
+
+    # -- one message, one step -----------------------------------------------------------
+
+    def handle(self, sender: Member, message: list[Any]) -> None:
+        """Runs the step that a message causes.
+
+        Raises:
+            HandlerRaised: user code raised and nobody waits for an answer.
+        """
+        kind, number, detail, packed = message
+        if kind == TELL:
+            self._call(sender, 0, detail, packed)
+        elif kind == ASK:
+            self._call(sender, number, detail, packed)
+        elif kind == ANSWER:
+            self.answered(number, detail, packed)
+        elif kind == CHASE:
+            self._chased(sender, number, detail)
+        else:
+            raise CutlineError(f"participant {self.name!r} got a message of unknown kind {kind!r}")
+        self.drain()
+
+    def method_of(self, method: str) -> tuple[Any, bool]:
+        known = self._methods.get(method)
+        if known is None:
+            bound = None if method.startswith("__") else getattr(self.instance, method, None)
+            if not callable(bound):
+                raise UnknownMethod(
+                    f"participant {self.name!r} ({self.class_name}) has no method {method!r}",
+                    participant=self.name,
+                    method=method,
+                )
+            known = bound, inspect.iscoroutinefunction(bound)
+            if getattr(type(self.instance), method, None) is not None:
+                self._methods[method] = known
+        return known
+
+    def _call(self, sender: Member | None, question: int, method: str, packed: Any) -> None:
+        try:
+            bound, is_async = self.method_of(method)
+            args, kwargs = unpack_arguments(packed, participant=self.name, live=self.live)
+            if is_async:
+                call = AsyncCall(self.next_call, self.name, sender, question, method, packed)
+                self.next_call += 1
+                self.calls[call.number] = call
+                self._segment(call, lambda: call.start(bound(*args, **kwargs)))
+                return
+            self.in_handler = method
+            try:
+                value = bound(*args, **kwargs)
+            finally:
+                self.in_handler = ""
+        except Exception as error:
+            self._raised(sender, question, method, error)
+            return
+        if question and sender is not None:
+            self._answer(sender, question, method, value)
+
+    def _answer(self, sender: Member, question: int, method: str, value: Any) -> None:
+        try:
+            packed = pack_value(value, participant=self.name, where=f"answer of {method}")
+        except Exception as refusal:
+            self._raised(sender, question, method, refusal)
+            return
+        self.out.append((sender, encode_answer(question, True, packed)))
+
+    def _raised(self, sender: Member | None, question: int, method: str, error: BaseException) -> None:
+        if not question or sender is None:
+            raise HandlerRaised(method, error)
+        packed = pack_error(error, participant=self.name)
+        self.out.append((sender, encode_answer(question, False, packed)))
+
+    # -- async handlers ------------------------------------------------------------------
+
+    def _segment(self, call: AsyncCall, run: Callable[[], None]) -> None:
+        """Runs an async handler from one suspension to the next, and again while answers are there."""
+        before = self.fingerprint() if self.fingerprint is not None else b""
+        self.active, self.in_handler = call, call.method
+        try:
+            run()
+        except Misuse as fault:
+            self.end(call, fault)
+            return
+        finally:
+            self.active, self.in_handler = None, ""
+        if call.done:
+            self._finish(call)
+            return
+        if self.fingerprint is not None and self.fingerprint() != before:
+            self.end(call, self._changed(call))
+            return
+        self.arm_timer(call)
+        for number in call.awaited():
+            if number in self.answers:
+                ok, packed = self.answers[number]
+                self._after.append(partial(self._wake, call, Wake(ANSWERED, number, ok, packed)))
+                return
+
+    def _changed(self, call: AsyncCall) -> StateChangedBeforeAwait:
+        return StateChangedBeforeAwait(
+            f"{self.name}.{call.method} changed the participant's state and then awaited. "
+            "After a crash it is "
+            "run again from the top with the same answers, and would change it twice. Read and ask first, "
+            "change state after the last await.",
+            participant=self.name,
+            method=call.method,
+        )
+
+    def _wake(self, call: AsyncCall, event: Wake) -> None:
+        if call.number not in self.calls:
+            return
+        if event.kind == ANSWERED and event.number not in call.awaited():
+            return
+        call.journal.append(event)
+        self._segment(call, lambda: call.wake(event, self.settle_future))
+
+    def settle_future(self, future: asyncio.Future[Any], event: Wake) -> None:
+        if event.ok:
+            future.set_result(unpack_value(event.packed, participant=self.name, live=self.live))
+        else:
+            future.set_exception(unpack_error(event.packed, participant=self.name, live=self.live))
+
+    def _finish(self, call: AsyncCall) -> None:
+        del self.calls[call.number]
+        task = call.task
+        assert task is not None
+        call.close()
+        if task.cancelled():
+            self._raised(call.sender, call.question, call.method, asyncio.CancelledError())
+            return
+        error = task.exception()
+        if error is not None:
+            if not isinstance(error, Exception):
+                raise error
+            self._raised(call.sender, call.question, call.method, error)
+        elif call.question and call.sender is not None:
+            self._answer(call.sender, call.question, call.method, task.result())
+
+    def end(self, call: AsyncCall, fault: Exception) -> None:
+        self.calls.pop(call.number, None)
+        call.close()
+        self._raised(call.sender, call.question, call.method, fault)
+
+    def arm_timer(self, call: AsyncCall) -> None:
+        timer = call.loop.next_timer()
+        if timer is None:
+            call.due.clear()
+            return
+        delay, number = timer
+        call.due = {number: call.due.get(number, self.now() + delay)}
+
+    @property
+    def next_timer(self) -> float | None:
+        """When the earliest timer of a suspended handler is due, in the seconds of `now`."""
+        times = [deadline for call in self.calls.values() for deadline in call.due.values()]
+        return min(times) if times else None
+
+    def fire_timers(self) -> bool:
+        """Wakes the handler whose timer is due first; true if there was one."""
+        due = [
+            (deadline, call.number, number)
+            for call in self.calls.values()
+            for number, deadline in call.due.items()
+            if deadline <= self.now()
+        ]
+        if not due:
+            return False
+        _, call_number, number = min(due)
+        self._wake(self.calls[call_number], Wake(TIMER, number, True, None))
+        self.drain()
+        return True
+
+    # -- answers -------------------------------------------------------------------------
+
+    def answered(self, number: int, ok: bool, packed: Any) -> None:
+        """Takes the answer of an own question; a second one for the same question changes nothing."""
+        ask = self.asks.pop(number, None)
+        if ask is None:
+            return
+        self.answers[number] = (ok, packed)
+        if self.on_answered is not None:
+            self.on_answered(number, ok, packed)
+        for waiter in ask[2]:
+            self._serve(waiter, number)
+
+    def _serve(self, waiter: list[Any], number: int) -> None:
+        ok, packed = self.answers[number]
+        kind = waiter[0]
+        if kind == "call":
+            call = self.calls.get(waiter[1])
+            if call is not None:
+                self._after.append(partial(self._wake, call, Wake(ANSWERED, number, ok, packed)))
+        elif kind == "then":
+            self._after.append(partial(self._continue, waiter, ok, packed))
+        else:
+            _, name, birth, theirs = waiter
+            self.out.append((Member(name, birth), encode_answer(theirs, ok, packed)))
+
+    def _continue(self, waiter: list[Any], ok: bool, packed: Any) -> None:
+        _, method, own, error_method = waiter
+        args, _kwargs = unpack_arguments(own, participant=self.name, live=self.live)
+        if ok:
+            answer = unpack_value(packed, participant=self.name, live=self.live)
+        else:
+            answer = unpack_error(packed, participant=self.name, live=self.live)
+            if not error_method:
+                raise HandlerRaised(method, answer)
+            method = error_method
+        where = f"continuation {method}"
+        arguments = pack_arguments((answer, *args), {}, participant=self.name, where=where)
+        self._call(None, 0, method, arguments)
+
+    def _chased(self, sender: Member, number: int, owned: int) -> None:
+        waiter = ["peer", sender.name, sender.birth, number]
+        if owned in self.asks:
+            self.asks[owned][2].append(waiter)
+        elif owned in self.answers:
+            self._serve(waiter, owned)
+        else:
+            error = AnswerForgotten(
+                f"participant {self.name!r} no longer has the answer of its question {owned}: "
+                "it keeps the last "
+                f"{EXPORTED_ANSWERS} answers whose Refs it has sent away",
+                participant=self.name,
+            )
+            self.out.append((sender, encode_answer(number, False, pack_error(error, participant=self.name))))
+
+    def sweep(self) -> None:
+        """Forgets answers that nobody can ask for any more."""
+        wanted = self.live_refs
+        gone = [n for n in self.answers if n not in wanted and n not in self.exported and n not in self.kept]
+        for number in gone:
+            del self.answers[number]
+
+    # -- what user code calls (Port) -----------------------------------------------------
+
+    def ask(self, target: str, method: str, args: Any, kwargs: Any, options: CallOptions) -> Ref[Any]:
+        """Sends a call that wants an answer; it leaves when the step is over."""
+        arguments = pack_arguments(
+            args, kwargs, participant=self.name, where=f"arguments of {target}.{method}"
+        )
+        return self._ask(target, method, arguments)
+
+    def _ask(self, target: str, method: str, arguments: Any) -> Ref[Any]:
+        number, is_new = self._number(target, encode_ask(0, method, arguments))
+        if is_new:
+            self.asks[number] = (target, method, [])
+            self.out.append((target, encode_ask(number, method, arguments)))
+        return self._load_ref(self.name, number, target, method)
+
+    def tell(self, target: str, method: str, args: Any, kwargs: Any, options: CallOptions) -> None:
+        """Sends a call that wants none."""
+        arguments = pack_arguments(
+            args, kwargs, participant=self.name, where=f"arguments of {target}.{method}"
+        )
+        message = encode_tell(method, arguments)
+        if self.active is None or self.active.request(target, xxh3_64_intdigest(message), lambda: 0)[1]:
+            self.out.append((target, message))
+
+    def _number(self, target: str, contents: bytes) -> tuple[int, bool]:
+        if self.active is None:
+            return self._fresh_number(), True
+        return self.active.request(target, xxh3_64_intdigest(contents), self._fresh_number)
+
+    def _fresh_number(self) -> int:
+        number = self.next_number
+        self.next_number += 1
+        return number
+
+    def then(self, ref: Ref[Any], method: Any, own: tuple[Any, ...], error: Any) -> None:
+        """Registers a continuation."""
+        if self.active is not None:
+            raise Misuse(
+                f"{self.name}.{self.in_handler} is async: write `await ref` there; `then` is "
+                "for sync handlers "
+                "(a re-run would register it twice)"
+            )
+        names = [self._own_method(method), self._own_method(error) if error is not None else ""]
+        packed = pack_arguments(own, {}, participant=self.name, where=f"values carried to {names[0]}")
+        number = self._own_number(ref)
+        waiter = ["then", names[0], packed, names[1]]
+        if number in self.asks:
+            self.asks[number][2].append(waiter)
+        elif number in self.answers:
+            self._serve(waiter, number)
+        else:
+            raise self._forgotten(ref)
+
+    def _own_method(self, method: Any) -> str:
+        if getattr(method, "__self__", None) is not self.instance:
+            raise Misuse(
+                f"{self.name}: a continuation must be a bound method of the participant "
+                "itself (self.on_answer); "
+                f"its name is what the image keeps. Got {method!r}.",
+                participant=self.name,
+            )
+        name: str = method.__name__
+        return name
+
+    def wait(self, ref: Ref[Any]) -> Any:
+        """A future of the running async handler."""
+        call = self.active
+        if call is None:
+            raise Misuse(f"{self.name}: `await ref` works in async handlers; in a sync one use ref.then(...)")
+        number = self._own_number(ref)
+        future = call.future(number)
+        if number in call.known:
+            del call.waiting[number][-1]
+            self.settle_future(future, call.known[number])
+        elif number in self.asks:
+            waiters = self.asks[number][2]
+            if ["call", call.number] not in waiters:
+                waiters.append(["call", call.number])
+        elif number not in self.answers and not self._replaying(call):
+            raise self._forgotten(ref)
+        return future
+
+    def _replaying(self, call: AsyncCall) -> bool:
+        return any(wake.kind == ANSWERED and wake.number not in call.known for wake in call.journal)
+
+    def _own_number(self, ref: Ref[Any]) -> int:
+        """The number of an own question that stands for `ref`; somebody else's Ref is chased."""
+        if ref.owner == self.name:
+            return ref.number
+        chase = encode_chase(0, ref.number)
+        number, is_new = self._number(ref.owner, chase)
+        if is_new:
+            self.asks[number] = (ref.owner, "", [])
+            self.out.append((ref.owner, encode_chase(number, ref.number)))
+        return number
+
+    def _forgotten(self, ref: Ref[Any]) -> AnswerForgotten:
+        return AnswerForgotten(f"participant {self.name!r}: the answer of {ref!r} is no longer kept")
+
+    def result(self, ref: Ref[Any], timeout: float | None, committed: bool) -> Any:
+        """Refused: a handler must not block."""
+        raise BlockingInHandler(
+            f"{self.name}.{self.in_handler} blocks on the answer of "
+            f"{ref.target}.{ref.method}. A handler that "
+            "waits holds up every checkpoint, and its request leaves only when it returns. Either make it "
+            f"`async def {self.in_handler}` and write `await {ref.target}.{ref.method}.remote(...)`, or "
+            "continue in another method: ref.then(self.on_answer).",
+            caller=f"{self.name}.{self.in_handler}",
+            callee=f"{ref.target}.{ref.method}",
+        )
+
+    def keep(self, ref: Ref[Any]) -> None:
+        """The Ref leaves: its answer is kept for whoever asks."""
+        if ref.owner == self.name:
+            self.exported[ref.number] = None
+            if len(self.exported) > EXPORTED_ANSWERS:
+                self.exported.popitem(last=False)
+
+    def _load_handle(self, name: str, class_name: str) -> Handle:
+        return Handle(name, class_name, self)
+
+    def _load_ref(self, owner: str, number: int, target: str, method: str) -> Ref[Any]:
+        if owner != self.name:
+            return Ref(owner, number, target, method, self)
+        ref = self.live_refs.get(number)
+        if ref is None:
+            ref = Ref(owner, number, target, method, self)
+            self.live_refs[number] = ref
+        return ref
+
+    def close(self) -> None:
+        """Drops all suspended handlers: a rollback, or the end."""
+        for call in self.calls.values():
+            call.close()
+        self.calls.clear()
+
+    def drain(self) -> None:
+        """Runs what the step has made ready: waiters of answers that are there."""
+        while self._after:
+            self._after.popleft()()

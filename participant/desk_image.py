@@ -1,0 +1,97 @@
+"""The desk as a section of an image, and back: pending questions, answers, suspended handlers.
+
+Restoring a suspended handler means running it again from the top with its journal (`rerun`); nothing it
+had sent is sent again.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import Any
+
+from cutline.errors import ReplayMismatch
+
+from .async_call import AsyncCall
+from .desk import Desk
+from .messages import unpack_arguments
+
+__all__ = ("desk_to_doc", "load_desk", "rerun")
+
+
+def desk_to_doc(desk: Desk) -> dict[str, Any]:
+    """All that an image must hold of the calls."""
+    desk.sweep()
+    return {
+        "handled": desk.handled,
+        "handlers": desk.handlers,
+        "next_number": desk.next_number,
+        "next_call": desk.next_call,
+        "asks": [[number, *ask] for number, ask in desk.asks.items()],
+        "answers": [[number, *answer] for number, answer in desk.answers.items()],
+        "exported": list(desk.exported),
+        "kept": sorted(desk.kept & (desk.asks.keys() | desk.answers.keys())),
+        "calls": [call.to_doc() for call in desk.calls.values()],
+        "dead_letters": list(desk.dead_letters),
+    }
+
+
+def load_desk(desk: Desk, doc: dict[str, Any]) -> None:
+    """Takes back what an image holds; `rerun` then brings the suspended handlers to where they stood."""
+    desk.handled = doc["handled"]
+    desk.handlers = doc["handlers"]
+    desk.next_number = doc["next_number"]
+    desk.next_call = doc["next_call"]
+    desk.asks = {number: (target, method, waiters) for number, target, method, waiters in doc["asks"]}
+    desk.answers = {number: (ok, packed) for number, ok, packed in doc["answers"]}
+    desk.exported = OrderedDict.fromkeys(doc["exported"])
+    desk.kept = set(doc["kept"])
+    desk.dead_letters.clear()
+    desk.dead_letters.extend(doc["dead_letters"])
+    desk.calls = {}
+    for entry in doc["calls"]:
+        call = AsyncCall.from_doc(entry, desk.name)
+        desk.calls[call.number] = call
+
+
+def rerun(desk: Desk) -> None:
+    """Runs every suspended handler again, up to the end of its journal.
+
+    Raises:
+        HandlerRaised: one of them did something else than the first time, and nobody waits for its answer.
+    """
+    for call in list(desk.calls.values()):
+        try:
+            _rerun(desk, call)
+        except ReplayMismatch as fault:
+            desk.end(call, fault)
+        desk.drain()
+
+
+def _rerun(desk: Desk, call: AsyncCall) -> None:
+    bound, is_async = desk.method_of(call.method)
+    if not is_async:
+        raise ReplayMismatch(
+            f"{desk.name}.{call.method} was suspended in the image and is no longer `async def`: "
+            "let the old version of the class finish it first"
+        )
+    args, kwargs = unpack_arguments(call.arguments, participant=desk.name, live=desk.live)
+    due = dict(call.due)
+    desk.active, desk.in_handler = call, call.method
+    try:
+        call.start(bound(*args, **kwargs))
+        for event in call.journal:
+            call.wake(event, desk.settle_future)
+    finally:
+        desk.active, desk.in_handler = None, ""
+    if call.done:
+        error = None if call.task is None or call.task.cancelled() else call.task.exception()
+        if isinstance(error, ReplayMismatch):
+            raise error
+        raise ReplayMismatch(
+            f"{desk.name}.{call.method} was suspended in the image and its re-run came to an end: it did not "
+            "do the same with the same answers",
+            participant=desk.name,
+            method=call.method,
+        )
+    call.due = due
+    desk.arm_timer(call)

@@ -1,0 +1,135 @@
+"""A participant in a process of its own: what runs there from the first line to the exit status.
+
+The main thread builds the instance and handles messages; gRPC and the persister live in daemon threads.
+One more daemon thread tells the coordinator once a second that the process lives and what it is doing;
+it needs nothing from the main thread, so a long handler is *busy*, not dead.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import msgpack
+
+from cutline.barrier import Member
+from cutline.storage import open_blobs, store_path
+from cutline.storage.image import ImageRef
+
+from .control import pack_control
+from .endpoint_file import read_endpoint
+from .flight import Flight
+from .messages import pack_error, unpack_arguments
+from .method_table import MethodTable
+from .persist import Persister
+from .processes import process_started
+from .program import install_program
+from .runner import Runner, Setup
+from .sabotage import sabotage
+from .transport_grpc import GrpcTransport
+
+__all__ = ("serve", "start_beat", "BEAT_SECONDS", "build")
+
+BEAT_SECONDS = 1.0
+_log = logging.getLogger("cutline")
+
+
+def serve(raw: bytes) -> int:
+    """The entry of a participant process; `raw` is the launch document the coordinator made."""
+    spec = msgpack.unpackb(raw, strict_map_key=False)
+    install_program(spec["program"])
+    runner = build(spec)
+    begin(runner, spec)
+    runner.address = runner.transport.start()
+    stop_beat = start_beat(runner)
+    try:
+        reason = runner.run()
+    finally:
+        stop_beat()
+        runner.transport.close()
+    _log.debug("%s ends: %s", runner.me.name, reason)
+    return 0
+
+
+def build(spec: Mapping[str, Any]) -> Runner:
+    """The runner of a launch document, with its transport and persister."""
+    blobs = open_blobs(spec["store"])
+    member = Member(*spec["member"])
+    setup = Setup(
+        system=spec["system"],
+        run=spec["run"],
+        member=member,
+        class_name=spec["class_name"],
+        options=spec["options"],
+        started=process_started(os.getpid()),
+    )
+    folder = store_path(spec["store"])
+    token = spec["token"]
+
+    def coordinator() -> str:
+        endpoint = read_endpoint(folder, spec["system"])
+        # Another run's coordinator has another token: it is not ours to talk to.
+        return endpoint.address if endpoint is not None and endpoint.token == token else ""
+
+    runner = Runner(setup, blobs, coordinator, flight=Flight(Path(spec["flight"])), classes=MethodTable())
+    transport = GrpcTransport(
+        token, runner.post, spec["listen"], member.name, greeting=lambda: runner.peers.greeting()
+    )
+    runner.attach(transport, Persister(blobs, runner.post, member.name))
+    sabotage(runner, spec["break_mode"])
+    return runner
+
+
+def begin(runner: Runner, spec: Mapping[str, Any]) -> None:
+    """Birth or restore; a failure is kept for the greeting, so that the spawner hears of it."""
+    try:
+        if spec["mode"] == "born":
+            runner.be_born(lambda: _make(runner, spec))
+        else:
+            runner.be_restored(
+                ImageRef.from_doc(spec["image"]), spec["epoch"], spec["checkpoint"], spec["floor"]
+            )
+    except Exception as error:
+        runner.birth_error = pack_error(error, participant=runner.me.name)
+        runner.phase = "failed"
+
+
+def _make(runner: Runner, spec: Mapping[str, Any]) -> object:
+    kind = runner.classes.find_named(spec["class_name"])
+    args, kwargs = unpack_arguments(spec["args"], participant=runner.me.name, live=runner.desk.live)
+    return kind(*args, **kwargs)
+
+
+def start_beat(runner: Runner, seconds: float = BEAT_SECONDS) -> Callable[[], None]:
+    """Starts the thread that tells the coordinator what this process is doing; returns what stops it."""
+    stop = threading.Event()
+
+    def beat() -> None:
+        held, seen, warned = 0.0, -1, -1
+        while not stop.wait(seconds):
+            running = runner.desk.in_handler
+            count = runner.handled_total
+            held = held + seconds if running and count == seen else 0.0
+            seen = count
+            if held >= seconds and warned != count:
+                warned = count
+                _log.warning(
+                    "participant %r: handler %r has run for more than %.0f s; every checkpoint waits for it "
+                    "(async handlers hold up none while they await)",
+                    runner.me.name,
+                    running,
+                    held,
+                )
+            link = runner.liaison.link
+            if link is not None:
+                link.send_control(
+                    pack_control("beat", epoch=-1, member=list(runner.me), running=running, held=held)
+                )
+
+    thread = threading.Thread(target=beat, name="cutline-beat", daemon=True)
+    thread.start()
+    return stop.set

@@ -1,0 +1,68 @@
+"""An image's sections and the participant they make: calls, queued in, unreleased out, unresolved.
+
+State and memory regions are the capture's business (`cutline.participant.capture`); here is everything
+else that an image holds, as msgpack documents under fixed names (docs/format.md).
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import msgpack
+
+from cutline.barrier import ChannelTable
+from cutline.barrier.wire import incoming_to_doc, outgoing_to_doc, table_from_docs
+from cutline.storage.image import Image
+
+from .classes import Classes
+from .desk import Desk
+from .desk_image import desk_to_doc, load_desk, rerun
+from .restore import Restored, restore
+
+__all__ = ("sections_of", "revive", "Revived")
+
+
+class Revived(NamedTuple):
+    """What an image becomes."""
+
+    instance: object
+    channels: ChannelTable
+    unresolved: dict[str, list[bytes]]
+
+
+def sections_of(desk: Desk, channels: ChannelTable, unresolved: dict[str, list[bytes]]) -> dict[str, bytes]:
+    """Everything of a participant that is not its state."""
+    return {
+        "calls": msgpack.packb(desk_to_doc(desk)),
+        "queued_in": msgpack.packb(incoming_to_doc(channels)),
+        "unreleased_out": msgpack.packb(outgoing_to_doc(channels)),
+        "unresolved": msgpack.packb(unresolved),
+    }
+
+
+def _section(image: Image, name: str) -> Any:
+    raw = image.sections[name]
+    return msgpack.unpackb(raw, strict_map_key=False, max_bin_len=len(raw), max_str_len=len(raw))
+
+
+def revive(image: Image, desk: Desk, classes: Classes, restored: Restored) -> Revived:
+    """The participant of an image: its instance, its calls (suspended handlers run again), its channels.
+
+    Raises:
+        ClassMissing, CannotRestore: the image and this program do not fit.
+        HandlerRaised: a suspended handler did something else than the first time.
+    """
+    instance = restore(
+        image.pieces,
+        image.regions,
+        participant=desk.name,
+        classes=classes,
+        live=desk.live,
+        header=image.header,
+        restored=restored,
+    )
+    desk.instance = instance
+    load_desk(desk, _section(image, "calls"))
+    rerun(desk)
+    channels = table_from_docs(_section(image, "queued_in"), _section(image, "unreleased_out"))
+    return Revived(instance, channels, _section(image, "unresolved"))

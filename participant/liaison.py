@@ -1,0 +1,271 @@
+"""A participant's side of the conversation with the coordinator.
+
+The participant dials; a new coordinator is found through the same address function, and is told again
+whatever it has not decided. What a coordinator of an older fencing token says is not obeyed. Without any
+coordinator for `ORPHAN_AFTER` seconds the participant ends itself: nobody could ever stop it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from cutline.barrier import Endpoint, LocalSnapshot, Member, Open
+from cutline.barrier.actions import Report
+from cutline.barrier.events import CoordinatorOpened, Initiated, Settled
+from cutline.barrier.wire import PROTOCOL, claims_to_doc
+from cutline.errors import CutlineError, UnknownParticipant
+from cutline.storage.image import ImageRef
+
+from .control import pack_control, unpack_control
+from .desk import HandlerRaised
+from .messages import ASK, CHASE, decode_frame, pack_error
+from .transport import Link, LinkUp
+
+if TYPE_CHECKING:
+    from .runner import Runner
+
+__all__ = ("Liaison", "COORDINATOR")
+
+COORDINATOR = "@coordinator"
+RETRY = 0.1
+ORPHAN_AFTER = 30.0
+ASK_AGAIN = 0.1
+
+
+class Liaison:
+    """The coordinator link of one participant."""
+
+    def __init__(self, runner: Runner, address: Callable[[], str]) -> None:
+        self.runner = runner
+        self.address = address
+        self.link: Link | None = None
+        self.retry_at: float | None = None
+        self.lost_at = runner.now()
+        self.refusal = ""
+        self.token = -1
+        self.asked: dict[str, float] = {}
+        self.resolutions: list[dict[str, Any]] = []
+        self.waiting: list[str] = []
+        self.ask_again_at = 0.0
+        self.requests: dict[object, bytes] = {}
+        self._steps: dict[str, Callable[[dict[str, Any]], None]] = {
+            "born": self._born,
+            "initiate": self.learn,
+            "settled": self._settled,
+            "roll_back": self._roll_back,
+            "resume": self._resume,
+            "resolved": self._resolved,
+            "wait": self._wait,
+            "halt": self._halt,
+            "stop": self._stop,
+        }
+
+    # -- the link ------------------------------------------------------------------------------
+
+    def dial(self) -> None:
+        """Connects to whatever coordinator the address function names now."""
+        self.retry_at = None
+        address = self.address()
+        if address:
+            self.runner.transport.connect(address, self.hello(), COORDINATOR)
+        else:
+            self.down("no coordinator is known yet")
+
+    def hello(self) -> bytes:
+        """Who this is and where it stands."""
+        runner = self.runner
+        return pack_control(
+            "participant",
+            protocol=PROTOCOL,
+            run=runner.setup.run,
+            member=list(runner.me),
+            phase=runner.phase,
+            epoch=runner.endpoint.epoch if runner.endpoint is not None else -1,
+            checkpoint=runner.checkpoint,
+            address=runner.address,
+            pid=runner.setup.pid,
+            started=runner.setup.started,
+            class_name=runner.setup.class_name,
+            error=runner.birth_error,
+        )
+
+    def up(self, event: LinkUp) -> None:
+        """A coordinator answered: say again what it has not decided, ask again what it has not answered."""
+        runner = self.runner
+        if self.link is not None:
+            self.link.close()
+        self.link = event.link
+        self.asked.clear()
+        if runner.endpoint is not None and runner.phase == "running":
+            runner.feed(CoordinatorOpened())
+            for name in runner.unresolved:
+                self.resolve(name)
+            for peer in runner.endpoint.pending_dials():
+                runner.dial(peer)
+        for packet in self.requests.values():
+            self.link.send_control(packet)
+
+    def down(self, reason: str = "") -> None:
+        """The link broke, or did not come about: try again soon."""
+        runner = self.runner
+        if self.link is not None:
+            self.link = None
+            self.lost_at = runner.now()
+        self.refusal = reason
+        self.retry_at = runner.now() + RETRY
+        if runner.now() - self.lost_at > ORPHAN_AFTER:
+            runner.ended = f"no coordinator for {ORPHAN_AFTER:.0f} s ({reason or 'the connection broke'})"
+
+    def tick(self) -> None:
+        """Dials again when it is time, and asks again for names that were not there yet."""
+        now = self.runner.now()
+        if self.retry_at is not None and now >= self.retry_at:
+            self.dial()
+        if self.waiting and now >= self.ask_again_at:
+            names, self.waiting = self.waiting, []
+            for name in names:
+                self.resolve(name)
+
+    def say(self, kind: str, **fields: Any) -> None:
+        """One packet to the coordinator; without one it is lost, and said again where that matters."""
+        if self.link is not None:
+            endpoint = self.runner.endpoint
+            epoch = endpoint.epoch if endpoint is not None else -1
+            self.link.send_control(pack_control(kind, epoch=epoch, member=list(self.runner.me), **fields))
+
+    def report(self, action: Report) -> None:
+        """Prepared."""
+        self.say(
+            "prepared",
+            checkpoint=action.checkpoint,
+            claims=claims_to_doc(action.channels),
+            image=action.image,
+            facts=action.facts,
+        )
+
+    def packet(self, payload: bytes) -> None:
+        """What the coordinator says, unless a newer one has spoken."""
+        doc = unpack_control(payload)
+        token = doc.get("token", 0)
+        if token < self.token:
+            return
+        self.token = token
+        step = self._steps.get(doc["kind"])
+        if step is not None:
+            step(doc)
+        else:
+            self.runner.other_order(doc)
+
+    # -- orders --------------------------------------------------------------------------------
+
+    def _born(self, doc: dict[str, Any]) -> None:
+        runner = self.runner
+        if runner.phase != "born":
+            return
+        snapshot = LocalSnapshot.newborn(doc["newest"], [Open(*entry) for entry in doc["undecided"]])
+        runner.endpoint = Endpoint(runner.me, runner.setup.run, doc["epoch"], snapshot)
+        runner.go()
+
+    def learn(self, doc: dict[str, Any]) -> None:
+        """What the coordinator lists as undecided is captured at the next boundary."""
+        if self.runner.endpoint is not None:
+            undecided = [Open(*entry) for entry in doc["undecided"]]
+            self.runner.feed(Initiated(doc["epoch"], undecided, doc["newest"], doc["committed"]))
+
+    def _settled(self, doc: dict[str, Any]) -> None:
+        if self.runner.endpoint is not None:
+            self.runner.feed(Settled(doc["epoch"], doc["checkpoint"], doc["committed"]))
+
+    def _roll_back(self, doc: dict[str, Any]) -> None:
+        runner = self.runner
+        if runner.endpoint is not None and doc["epoch"] <= runner.endpoint.epoch:
+            return
+        # What an older capture still writes must not meet the new epoch's.
+        runner.persister.drain()
+        runner.desk.close()
+        try:
+            runner.be_restored(ImageRef.from_doc(doc["image"]), doc["epoch"], doc["checkpoint"], doc["floor"])
+        except (CutlineError, HandlerRaised) as error:
+            self.say("restore_failed", at=doc["epoch"], reason=f"{type(error).__name__}: {error}")
+            return
+        runner.skips = frozenset((name, birth, seq) for name, birth, seq in doc.get("skips", ()))
+        self.say("restored", checkpoint=doc["checkpoint"])
+
+    def _resume(self, doc: dict[str, Any]) -> None:
+        runner = self.runner
+        if runner.endpoint is None or doc["epoch"] != runner.endpoint.epoch or runner.phase != "restored":
+            return
+        runner.skips = frozenset((name, birth, seq) for name, birth, seq in doc.get("skips", ()))
+        runner.go()
+        runner.resumed(doc)
+
+    def _halt(self, doc: dict[str, Any]) -> None:
+        self.runner.tainted = True
+        self.runner.halted(doc)
+
+    def _stop(self, doc: dict[str, Any]) -> None:
+        self.runner.ended = doc.get("reason", "stopped")
+
+    # -- names ---------------------------------------------------------------------------------
+
+    def new_epoch(self) -> None:
+        """Answers to questions of the older epoch count no more."""
+        self.asked.clear()
+        self.resolutions.clear()
+        self.waiting.clear()
+        self.requests = {key: packet for key, packet in self.requests.items() if not isinstance(key, tuple)}
+
+    def resolve(self, name: str) -> None:
+        """Asks where `name` lives, once at a time."""
+        if name not in self.asked:
+            self.asked[name] = self.runner.now()
+            self.say("resolve", name=name)
+
+    def _wait(self, doc: dict[str, Any]) -> None:
+        """The name is known and its participant not up yet."""
+        self.asked.pop(doc["name"], None)
+        self.waiting.append(doc["name"])
+        self.ask_again_at = self.runner.now() + ASK_AGAIN
+
+    def _resolved(self, doc: dict[str, Any]) -> None:
+        endpoint = self.runner.endpoint
+        if endpoint is None or doc["epoch"] != endpoint.epoch:
+            return
+        # A name may be used only by who has captured all that was begun before its birth (RULES 9): what
+        # the coordinator lists as undecided is captured first, at the boundary before this is applied.
+        self.learn(doc)
+        self.resolutions.append(doc)
+
+    def apply_resolutions(self) -> None:
+        """Uses what was resolved; called at a boundary, after captures."""
+        runner = self.runner
+        resolutions, self.resolutions = self.resolutions, []
+        for doc in resolutions:
+            name = doc["name"]
+            self.asked.pop(name, None)
+            if doc.get("birth") is None:
+                self._unknown(name)
+                continue
+            member = Member(name, doc["birth"])
+            runner.peers.addresses[member] = doc["address"]
+            runner.release_waiting(name, member)
+            assert runner.endpoint is not None
+            if member in runner.endpoint.pending_dials():
+                runner.dial(member)
+
+    def _unknown(self, name: str) -> None:
+        """Nobody of that name: who asked gets an error for an answer, who told has failed."""
+        runner = self.runner
+        error = UnknownParticipant(
+            f"participant {runner.me.name!r} sent to {name!r}, and there is no participant of that name; "
+            "spawn it before its handle is used",
+            participant=name,
+        )
+        for message in runner.unresolved.pop(name, []):
+            kind, number, _detail, _packed = decode_frame(message)[0]
+            if kind in (ASK, CHASE):
+                runner.local_answer(number, pack_error(error, participant=runner.me.name))
+            else:
+                runner.fail(HandlerRaised(f"tell to {name}", error))
+                return

@@ -1,0 +1,31 @@
+"""Which methods a participant's class has, so that a typo fails at the caller."""
+
+from __future__ import annotations
+
+from cutline.errors import CutlineError
+
+from .classes import Classes
+
+__all__ = ("MethodTable",)
+
+
+class MethodTable(Classes):
+    """`Classes` that also knows the public methods of a class, for handles."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._methods: dict[str, frozenset[str] | None] = {}
+
+    def methods_of(self, class_name: str) -> frozenset[str] | None:
+        """Names of everything callable on the class; None if the class is not at hand here."""
+        if class_name not in self._methods:
+            try:
+                kind = self.find_named(class_name)
+            except CutlineError:
+                self._methods[class_name] = None
+            else:
+                names = (name for name in dir(kind) if not name.startswith("__"))
+                self._methods[class_name] = frozenset(
+                    name for name in names if callable(getattr(kind, name, None))
+                )
+        return self._methods[class_name]

@@ -1,0 +1,125 @@
+"""Who is where: names to members, members to addresses, members to links.
+
+The endpoint thinks in members; connections come and go below it. This is the part of the shell that
+dials, keeps the newest link to each peer, falls back to another one when it breaks, and asks the
+coordinator where a name lives. It decides nothing about messages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from cutline.barrier import Endpoint, Member
+from cutline.barrier.events import LinkLost, LinkOpened
+from cutline.barrier.wire import PROTOCOL
+
+from .control import pack_control, unpack_control
+from .transport import Link, LinkDown, LinkRefused, LinkUp, Transport
+
+__all__ = ("Peers",)
+
+_RETRY = 0.05
+_BACKLOG = 8 * 1024 * 1024
+
+
+class Peers:
+    """Links and addresses of one participant."""
+
+    def __init__(self, me: Member, run: str, transport: Transport, now: Callable[[], float]) -> None:
+        self.me = me
+        self.run = run
+        self.transport = transport
+        self.now = now
+        self.members: dict[str, Member] = {me.name: me}
+        self.addresses: dict[Member, str] = {}
+        self.links: dict[Member, list[Link]] = {}
+        self.dialing: dict[Member, float] = {}
+        self.retries: dict[Member, float] = {}
+
+    def greeting(self, to: Member | None = None) -> bytes:
+        """What a link says first: who speaks, to whom, in which protocol."""
+        return pack_control(
+            "peer", protocol=PROTOCOL, run=self.run, member=list(self.me), to=list(to) if to else None
+        )
+
+    def link(self, peer: Member) -> Link | None:
+        """The link to use for `peer`."""
+        links = self.links.get(peer)
+        return links[0] if links else None
+
+    def up(self, event: LinkUp, endpoint: Endpoint | None) -> list[Any]:
+        """A link with a peer stands; returns what the endpoint wants done. Strangers are hung up on."""
+        try:
+            doc = unpack_control(event.greeting)
+            peer = Member(*doc["member"])
+            fits = doc["kind"] == "peer" and doc["run"] == self.run and doc["protocol"] == PROTOCOL
+        except (ValueError, KeyError, TypeError):
+            fits = False
+        if not fits or (doc["to"] is not None and Member(*doc["to"]) != self.me):
+            event.link.close()
+            return []
+        self.dialing.pop(peer, None)
+        self.retries.pop(peer, None)
+        links = self.links.setdefault(peer, [])
+        links.append(event.link)
+        return endpoint.handle(LinkOpened(peer)) if endpoint is not None and len(links) == 1 else []
+
+    def down(self, event: LinkDown, endpoint: Endpoint | None) -> list[Any]:
+        """A link broke; another one to the same peer takes over, or the endpoint learns of the loss."""
+        for peer, links in self.links.items():
+            if event.link in links:
+                was_first = links[0] is event.link
+                links.remove(event.link)
+                if endpoint is None or not was_first:
+                    return []
+                actions: list[Any] = list(endpoint.handle(LinkLost(peer)))
+                if links:
+                    actions += endpoint.handle(LinkOpened(peer))
+                else:
+                    self.retries[peer] = self.now() + _RETRY
+                return actions
+        return []
+
+    def refused(self, event: LinkRefused) -> Member | None:
+        """A dial came to nothing; it is tried again. Returns the peer if nobody listens there."""
+        assert isinstance(event.key, Member)
+        self.dialing.pop(event.key, None)
+        self.retries[event.key] = self.now() + _RETRY
+        # The peer may have been started again elsewhere: ask anew.
+        self.addresses.pop(event.key, None)
+        return event.key if event.gone else None
+
+    def dial(self, peer: Member) -> bool:
+        """Connects to `peer` unless that is under way; false if its address is not known."""
+        if peer == self.me or self.links.get(peer) or peer in self.dialing:
+            return True
+        address = self.addresses.get(peer)
+        if address is None:
+            return False
+        if address == "":
+            # It listens nowhere (a driver): it will dial us.
+            return True
+        self.dialing[peer] = self.now()
+        self.transport.connect(address, self.greeting(peer), peer)
+        return True
+
+    def due_retries(self) -> list[Member]:
+        """Peers whose next attempt is due."""
+        now = self.now()
+        due = [peer for peer, at in self.retries.items() if at <= now]
+        for peer in due:
+            del self.retries[peer]
+        return due
+
+    def set_budgets(self, endpoint: Endpoint) -> None:
+        """Lets the endpoint transmit only what the connections can take."""
+        for peer, links in self.links.items():
+            sender = endpoint.outgoing.get(peer)
+            if sender is not None and links:
+                sender.budget = _BACKLOG - links[0].backlog
+
+    def new_epoch(self) -> None:
+        """Addresses may have changed; links of survivors go on."""
+        self.addresses.clear()
+        self.retries.clear()

@@ -1,0 +1,94 @@
+"""Captured images become durable in the background, one after the other.
+
+The capture has copied all it needs, so the handler goes on; hashing, compression and writing release the
+GIL. Pickling never happens here: it would hold it. `drain` waits for what is under way: a rollback must
+not overtake an older capture's write.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from cutline.errors import CutlineError
+from cutline.storage.blobs import BlobStore
+from cutline.storage.image import ImageRef, Piece, Region, write_image
+
+__all__ = ("Persister", "PersistJob", "Persisted")
+
+
+class PersistJob(NamedTuple):
+    """One captured image. `parent` is None for a full one."""
+
+    epoch: int
+    checkpoint: int
+    key: str
+    header: Mapping[str, Any]
+    sections: Mapping[str, bytes]
+    pieces: Sequence[Piece]
+    regions: Sequence[Region]
+    parent: ImageRef | None
+
+
+class Persisted(NamedTuple):
+    """The outcome: an image reference, or the reason why there is none."""
+
+    epoch: int
+    checkpoint: int
+    ref: ImageRef | None
+    reason: str
+
+
+class Persister:
+    """A thread that writes images; `post` hears of each one."""
+
+    def __init__(self, blobs: BlobStore, post: Callable[[Persisted], None], name: str = "") -> None:
+        self._blobs = blobs
+        self._post = post
+        self._jobs: queue.SimpleQueue[PersistJob | threading.Event | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name=f"cutline-persist-{name}", daemon=True)
+        self._thread.start()
+
+    def submit(self, job: PersistJob) -> None:
+        """Queues an image; `Persisted` follows."""
+        self._jobs.put(job)
+
+    def drain(self) -> None:
+        """Waits until everything submitted so far has its outcome."""
+        done = threading.Event()
+        self._jobs.put(done)
+        done.wait()
+
+    def close(self) -> None:
+        """Ends the thread after what is queued."""
+        self._jobs.put(None)
+        self._thread.join(timeout=30)
+
+    def _run(self) -> None:
+        while True:
+            job = self._jobs.get()
+            if job is None:
+                return
+            if isinstance(job, threading.Event):
+                job.set()
+                continue
+            self._post(write(self._blobs, job))
+
+
+def write(blobs: BlobStore, job: PersistJob) -> Persisted:
+    """Writes one image; a failure is an outcome, not an exception: it aborts one checkpoint."""
+    try:
+        ref = write_image(
+            blobs,
+            job.key,
+            header=dict(job.header),
+            sections=dict(job.sections),
+            pieces=job.pieces,
+            regions=job.regions,
+            parent=job.parent,
+        )
+    except (CutlineError, OSError, MemoryError) as error:
+        return Persisted(job.epoch, job.checkpoint, None, f"{type(error).__name__}: {error}")
+    return Persisted(job.epoch, job.checkpoint, ref, "")

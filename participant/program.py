@@ -1,0 +1,71 @@
+"""The user's program, shipped to where participants run: import path, arguments, and ``__main__``'s classes.
+
+Classes of importable modules are found by name. Classes of the script itself (``__main__``, a notebook)
+exist nowhere else, so the driver sends them, by value, once per spawn and resume; the participant's process
+installs them in its own ``__main__``, and from then on they too are found by name. Nothing of this ever
+enters an image: an image names classes, and the program that resumes supplies them.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import types
+from collections.abc import Mapping
+from typing import Any
+
+import cloudpickle
+
+__all__ = ("describe_program", "install_program")
+
+_SKIPPED = ("__builtins__", "__annotations__", "__spec__", "__loader__", "__cached__")
+
+
+def describe_program() -> dict[str, Any]:
+    """This process's program as a msgpack-able document."""
+    main = sys.modules["__main__"]
+    return {
+        "argv": list(sys.argv),
+        "path": [entry or os.getcwd() for entry in sys.path],
+        "cwd": os.getcwd(),
+        "main": _pack_main(main),
+    }
+
+
+def _pack_main(main: types.ModuleType) -> bytes:
+    own = {
+        name: value
+        for name, value in vars(main).items()
+        if name not in _SKIPPED
+        and isinstance(value, (type, types.FunctionType))
+        and getattr(value, "__module__", None) == "__main__"
+    }
+    try:
+        packed: bytes = cloudpickle.dumps(own)
+    except Exception:
+        # Something in the script cannot travel (a function that refers to the system itself, say). Whoever
+        # needs it gets ClassMissing by name; everything else goes.
+        packed = cloudpickle.dumps({name: value for name, value in own.items() if _travels(value)})
+    return packed
+
+
+def _travels(value: Any) -> bool:
+    try:
+        cloudpickle.dumps(value)
+    except Exception:
+        return False
+    return True
+
+
+def install_program(doc: Mapping[str, Any]) -> None:
+    """Makes the program's classes findable in this process.
+
+    Must run before anything of the user's is unpickled. `doc` comes from this system's own driver, over an
+    authenticated connection; loading it runs the user's code, which is the point.
+    """
+    for entry in doc["path"]:
+        if entry not in sys.path:
+            sys.path.append(entry)
+    if doc["main"]:
+        namespace = cloudpickle.loads(doc["main"])
+        vars(sys.modules["__main__"]).update(namespace)

@@ -1,0 +1,501 @@
+"""The shell round a participant: the only loop, the only place where its parts meet.
+
+One thread owns everything: the instance, the desk (its calls), the endpoint (the protocol). It takes
+events from a queue (packets, links, finished writes, submissions), feeds the automata, performs their
+actions, captures when something is due, and otherwise handles one message after another. Between two
+messages is the *boundary*: there a capture or a rollback happens, never inside a handler.
+
+A host (process, in-process, later Ray) builds a Runner, gives it a transport and a persister, and calls
+`run` on the thread that handlers are to run on. Nothing here knows which host it is.
+
+Phases::
+
+    born ------(coordinator: born)------> running <---(resume)--- restored <--(an image, at start)
+                                            |  ^                      ^
+                                            |  +----------------------+--(coordinator: roll_back)
+                                            +--> tainted (a told handler raised; waits for roll_back or stop)
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from cutline.barrier import Endpoint, LocalSnapshot, Member, Stamp
+from cutline.barrier.actions import (
+    Capture,
+    Complain,
+    Dial,
+    EndpointAction,
+    Report,
+    SendAck,
+    SendFrame,
+    SendMarker,
+    Settle,
+)
+from cutline.barrier.events import AtBoundary, EndpointEvent, Flush, LinkOpened, Released
+from cutline.barrier.wire import pack_ack, pack_frame, pack_marker, unpack
+from cutline.errors import CutlineError
+from cutline.storage.blobs import BlobStore
+from cutline.storage.image import ImageRef, read_image
+
+from .capture import check_capturable
+from .desk import Desk, HandlerRaised
+from .flight import Flight
+from .handle import bound_port
+from .imaging import revive
+from .liaison import COORDINATOR, Liaison
+from .messages import ASK, TELL, decode_frame, encode_answer, pack_error
+from .method_table import MethodTable
+from .peers import Peers
+from .persist import Persisted, Persister
+from .restore import Restored
+from .shutter import Shutter
+from .transport import Drained, LinkDown, LinkRefused, LinkUp, PacketIn, Transport
+
+__all__ = ("Runner", "Setup")
+
+FLUSH_AFTER = 0.002
+OUTBOX_BYTES = 256 * 1024 * 1024
+STALL_AFTER = 1.0
+
+
+@dataclass
+class Setup:
+    """What a host knows about the participant it runs."""
+
+    system: str
+    run: str
+    member: Member
+    class_name: str
+    options: Mapping[str, Any]
+    pid: int = field(default_factory=os.getpid)
+    started: float = 0.0
+
+
+class Runner:
+    """See the module's head."""
+
+    def __init__(
+        self,
+        setup: Setup,
+        blobs: BlobStore,
+        coordinator: Callable[[], str],
+        *,
+        flight: Flight | None = None,
+        classes: MethodTable,
+        wall: Callable[[], float] = time.time,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.setup = setup
+        self.me = setup.member
+        self.blobs = blobs
+        self.flight = flight
+        self.classes = classes
+        self.wall = wall
+        self.now = now
+        self.queue: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self.phase = "starting"
+        self.tainted = False
+        self.ended: str | None = None
+        self.birth_error: bytes | None = None
+        self.endpoint: Endpoint | None = None
+        self.checkpoint = 0
+        self.liaison = Liaison(self, coordinator)
+        self.unresolved: dict[str, list[bytes]] = {}
+        self.skips: frozenset[tuple[str, int, int]] = frozenset()
+        self.open_frame: Any = None
+        self.open_messages: list[list[Any]] = []
+        self.last_flush = 0.0
+        self.handled_total = 0
+        self.handlers_run = 0
+
+    def attach(self, transport: Transport, persister: Persister) -> None:
+        """Gives the runner what moves its bytes; both were built with `post`."""
+        self.address = ""
+        self.peers = Peers(self.me, self.setup.run, transport, self.now)
+        self.transport = transport
+        self.persister = persister
+        self.shutter = Shutter(self, persister)
+
+    def post(self, event: Any) -> None:
+        """Takes an event from any thread."""
+        self.queue.put(event)
+
+    # -- beginnings ------------------------------------------------------------------------
+
+    def _new_desk(self, instance: object) -> None:
+        self.instance = instance
+        self.shutter.renew()
+        self.desk = Desk(
+            self.me,
+            instance,
+            class_name=self.setup.class_name,
+            methods_of=self._methods_of,
+            now=self.wall,
+        )
+        self.skips = frozenset()
+        self.open_frame = None
+        self.tainted = False
+
+    def _methods_of(self, class_name: str) -> frozenset[str] | None:
+        return self.classes.methods_of(class_name)
+
+    def be_born(self, make: Callable[[], object]) -> None:
+        """Makes the instance and shows that it can be captured, before anybody can send it anything.
+
+        Raises:
+            CannotCapture: the state cannot go into an image; the message names the attribute path.
+            Exception: whatever the constructor raised.
+        """
+        self._new_desk(None)
+        undo = bound_port(self.desk, thread_only=True)
+        try:
+            self.instance = self.desk.instance = make()
+        finally:
+            undo()
+        check_capturable(self.instance, self.me.name)
+        self.phase = "born"
+
+    def be_restored(self, ref: ImageRef, epoch: int, checkpoint: int, floor: int) -> None:
+        """Takes the state of a cut; data flows when the coordinator says `resume`.
+
+        Raises:
+            ClassMissing, CannotRestore: the image and this program do not fit.
+            Corrupt: the image is damaged.
+        """
+        image = read_image(self.blobs, ref)
+        self._new_desk(None)
+        restored = Restored()
+        revived = revive(image, self.desk, self.classes, restored)
+        self.instance = revived.instance
+        self.shutter.adopt(checkpoint, ref, restored)
+        snapshot = LocalSnapshot(floor, checkpoint, checkpoint)
+        self.endpoint = Endpoint(self.me, self.setup.run, epoch, snapshot, channels=revived.channels)
+        self.unresolved = revived.unresolved
+        self.peers.members = {self.me.name: self.me}
+        for peer in (*self.endpoint.outgoing, *self.endpoint.incoming):
+            self.peers.members[peer.name] = peer
+        self.peers.new_epoch()
+        self.liaison.new_epoch()
+        self.checkpoint = checkpoint
+        self.phase = "restored"
+
+    # -- the loop --------------------------------------------------------------------------
+
+    def run(self) -> str:
+        """Handles messages until the end; returns why it ended."""
+        undo = bound_port(self.desk, thread_only=True)
+        try:
+            self.liaison.dial()
+            while self.ended is None:
+                self.step(self._patience())
+        finally:
+            undo()
+            self.desk.close()
+        return self.ended
+
+    def _patience(self) -> float:
+        """Seconds that may pass without an event before something of our own is due."""
+        if self._has_work():
+            return 0.0
+        wait = 1.0
+        if self.phase == "running":
+            timer = self.desk.next_timer
+            if timer is not None:
+                wait = min(wait, timer - self.wall())
+        if self.liaison.retry_at is not None:
+            wait = min(wait, self.liaison.retry_at - self.now())
+        if self.liaison.waiting:
+            wait = min(wait, self.liaison.ask_again_at - self.now())
+        if self.peers.retries:
+            wait = min(wait, min(self.peers.retries.values()) - self.now())
+        return max(0.0, wait)
+
+    def _has_work(self) -> bool:
+        if self.phase != "running" or self.tainted or self.endpoint is None:
+            return False
+        return self.endpoint.head is not None or bool(self.liaison.resolutions) or self.endpoint.due
+
+    def step(self, wait: float) -> None:
+        """One round: events, then what is due at the boundary, then messages, then what is to be sent."""
+        self._take_events(wait)
+        endpoint = self.endpoint
+        self._retry_links()
+        if endpoint is None or self.ended is not None:
+            return
+        if endpoint.due and self.phase == "running":
+            self._perform(endpoint.handle(AtBoundary()))
+        if self.phase == "running" and not self.tainted:
+            self.liaison.apply_resolutions()
+            self.at_boundary()
+            self._work(endpoint)
+        if self.phase == "running" and self.queue.empty():
+            busy = endpoint.head is not None
+            if not busy or self.now() - self.last_flush >= FLUSH_AFTER:
+                self._flush()
+
+    def _flush(self) -> None:
+        assert self.endpoint is not None
+        self.last_flush = self.now()
+        self.peers.set_budgets(self.endpoint)
+        self.feed(Flush())
+
+    def _take_events(self, wait: float) -> None:
+        try:
+            event = self.queue.get(timeout=wait) if wait > 0 else self.queue.get_nowait()
+        except queue.Empty:
+            return
+        while True:
+            self._take(event)
+            if self.ended is not None:
+                return
+            try:
+                event = self.queue.get_nowait()
+            except queue.Empty:
+                return
+
+    def _take(self, event: Any) -> None:
+        if isinstance(event, PacketIn):
+            self._packet(event)
+        elif isinstance(event, LinkUp):
+            if event.key == COORDINATOR:
+                self.liaison.up(event)
+            else:
+                self._perform(self.peers.up(event, self._live_endpoint()))
+        elif isinstance(event, LinkDown):
+            if event.link is self.liaison.link:
+                self.liaison.down()
+            else:
+                self._perform(self.peers.down(event, self._live_endpoint()))
+        elif isinstance(event, LinkRefused):
+            if event.key == COORDINATOR:
+                self.liaison.down(event.reason)
+            else:
+                gone = self.peers.refused(event)
+                if gone is not None:
+                    self.liaison.say("trouble", peer=list(gone), reason=event.reason)
+        elif isinstance(event, Persisted):
+            self.shutter.persisted(event)
+        elif not isinstance(event, Drained):
+            self.other_event(event)
+
+    def other_event(self, event: Any) -> None:
+        """Events that only a special participant (the driver's) has."""
+        raise AssertionError(f"{self.me.name}: an event nobody expects: {event!r}")
+
+    def other_order(self, doc: dict[str, Any]) -> None:
+        """Packets of the coordinator that only a special participant expects."""
+        raise AssertionError(f"{self.me.name}: the coordinator said {doc['kind']!r}, which nobody expects")
+
+    def halted(self, doc: dict[str, Any]) -> None:
+        """The system halted: nothing is handled any more."""
+
+    def at_boundary(self) -> None:
+        """What a special participant does between two messages, after captures."""
+
+    def resumed(self, doc: dict[str, Any]) -> None:
+        """Data flows again after a restore."""
+
+    def settled(self, checkpoint: int, committed: bool) -> None:
+        """A checkpoint that was captured here is decided."""
+
+    def captured(self, checkpoint: int) -> None:
+        """The state was captured for a checkpoint."""
+
+    def _retry_links(self) -> None:
+        self.liaison.tick()
+        if self.phase == "running" and self.peers.retries:
+            assert self.endpoint is not None
+            due = self.peers.due_retries()
+            for peer in self.endpoint.pending_dials():
+                if peer in due:
+                    self.dial(peer)
+
+    def _live_endpoint(self) -> Endpoint | None:
+        # Between roll_back and resume nothing may travel; links are told at resume.
+        return self.endpoint if self.phase == "running" else None
+
+    def _packet(self, event: PacketIn) -> None:
+        if event.link is self.liaison.link:
+            self.liaison.packet(event.payload)
+        elif self.endpoint is not None:
+            self.feed(unpack(event.payload))
+
+    # -- messages --------------------------------------------------------------------------
+
+    def _work(self, endpoint: Endpoint) -> None:
+        """Handles messages of the oldest frame until something else wants attention."""
+        channel = endpoint.head
+        if channel is None:
+            self._fire_timers()
+            return
+        if endpoint.outbox_bytes > OUTBOX_BYTES and self.now() - self.last_flush < STALL_AFTER:
+            return
+        frame = channel.frames[0]
+        if self.open_frame is not frame:
+            self.open_frame = frame
+            self.open_messages = decode_frame(frame.body)
+        empty, until = self.queue.empty, self.now() + FLUSH_AFTER
+        peer, last = channel.peer, frame.last
+        while channel.processed < last:
+            sequence = channel.processed + 1
+            if not self._handle(peer, sequence, self.open_messages[sequence - frame.first]):
+                return
+            channel.processed = sequence
+            if not empty() or self.now() >= until:
+                break
+        if channel.processed == last:
+            endpoint.consumed()
+
+    def _handle(self, peer: Member, sequence: int, message: list[Any]) -> bool:
+        desk = self.desk
+        if self.skips and (peer.name, peer.birth, sequence) in self.skips:
+            self._bury(peer, sequence, message)
+        else:
+            if self.flight is not None:
+                self.flight.begin(desk.handled, desk.handlers, self.handlers_run, peer, sequence)
+            try:
+                desk.handle(peer, message)
+            except HandlerRaised as failure:
+                self._failed(failure, peer, sequence)
+                return False
+        desk.handled += 1
+        self.handled_total += 1
+        if message[0] <= TELL:
+            desk.handlers += 1
+            self.handlers_run += 1
+        if self.flight is not None:
+            self.flight.end(desk.handled, desk.handlers, self.handlers_run)
+        if desk.out:
+            self._release()
+        return True
+
+    def _bury(self, peer: Member, sequence: int, message: list[Any]) -> None:
+        """Puts a message that failed too often to the dead letters; who asked gets an error."""
+        kind, number, detail, _ = message
+        self.desk.dead_letters.append([peer.name, peer.birth, sequence, kind, str(detail)])
+        if kind == ASK:
+            error = CutlineError(f"{self.me.name}.{detail} failed too often; the message is a dead letter")
+            self.desk.out.append(
+                (peer, encode_answer(number, False, pack_error(error, participant=self.me.name)))
+            )
+
+    def _fire_timers(self) -> None:
+        try:
+            fired = self.desk.fire_timers()
+        except HandlerRaised as failure:
+            self.fail(failure)
+            return
+        if fired and self.desk.out:
+            self._release()
+
+    def local_answer(self, number: int, error: bytes) -> None:
+        """An own question ends with an error of this side; a step of its own, at a boundary."""
+        try:
+            self.desk.answered(number, False, error)
+            self.desk.drain()
+        except HandlerRaised as failure:
+            self.fail(failure)
+        if self.desk.out:
+            self._release()
+
+    def fail(self, failure: HandlerRaised) -> None:
+        """User code raised where nobody hears it, and no message can be retried."""
+        self._failed(failure, self.me, 0)
+
+    def _failed(self, failure: HandlerRaised, peer: Member, sequence: int) -> None:
+        self.tainted = True
+        policy = self.setup.options.get("on_error", "halt") if sequence else "halt"
+        self.liaison.say(
+            "failed",
+            policy=policy,
+            key=[peer.name, peer.birth, sequence],
+            method=failure.method,
+            error=pack_error(failure.cause, participant=self.me.name),
+            text=f"{type(failure.cause).__name__}: {failure.cause}",
+        )
+
+    def _release(self) -> None:
+        """What a step sent leaves, in order per receiver; names nobody has resolved wait."""
+        out, self.desk.out = self.desk.out, []
+        groups: dict[Member, list[bytes]] = {}
+        for target, message in out:
+            member = target if isinstance(target, Member) else self.peers.members.get(target)
+            if member is None or (self.unresolved and member.name in self.unresolved):
+                name = target if isinstance(target, str) else target.name
+                self.unresolved.setdefault(name, []).append(message)
+                self.liaison.resolve(name)
+            else:
+                groups.setdefault(member, []).append(message)
+        for member, messages in groups.items():
+            self.feed(Released(member, messages))
+
+    def release_waiting(self, name: str, member: Member) -> None:
+        """A name was resolved: what waited for it leaves."""
+        self.peers.members[name] = member
+        messages = self.unresolved.pop(name, None)
+        if messages:
+            self.feed(Released(member, messages))
+
+    def go(self) -> None:
+        """Data flows: from birth on, or again after everybody was restored."""
+        assert self.endpoint is not None
+        self.phase = "running"
+        for peer in list(self.peers.links):
+            if self.peers.link(peer) is not None:
+                self.feed(LinkOpened(peer))
+        for peer in self.endpoint.pending_dials():
+            self.dial(peer)
+        for name in list(self.unresolved):
+            self.liaison.resolve(name)
+        if self.desk.out:
+            self._release()
+
+    def dial(self, peer: Member) -> None:
+        """Connects to a peer, after asking where it is if need be."""
+        if not self.peers.dial(peer):
+            self.liaison.resolve(peer.name)
+
+    # -- protocol --------------------------------------------------------------------------
+
+    def feed(self, event: EndpointEvent) -> None:
+        """One event for the endpoint, its actions performed."""
+        assert self.endpoint is not None
+        actions = self.endpoint.handle(event)
+        if actions:
+            self._perform(actions)
+
+    def _perform(self, actions: list[EndpointAction]) -> None:
+        for action in actions:
+            if isinstance(action, SendFrame):
+                link = self.peers.link(action.peer)
+                if link is not None:
+                    stamp = self._stamp(action.peer)
+                    link.send(pack_frame(stamp, action.marks, action.committed, action.frame))
+            elif isinstance(action, SendAck):
+                link = self.peers.link(action.peer)
+                if link is not None:
+                    link.send_control(pack_ack(self._stamp(action.peer), action.positions))
+            elif isinstance(action, SendMarker):
+                link = self.peers.link(action.peer)
+                if link is not None:
+                    link.send_control(pack_marker(self._stamp(action.peer), action.marks, action.committed))
+            elif isinstance(action, Dial):
+                self.dial(action.peer)
+            elif isinstance(action, Capture):
+                self.shutter.capture(action)
+            elif isinstance(action, Report):
+                self.liaison.report(action)
+            elif isinstance(action, Complain):
+                self.liaison.say("complained", checkpoint=action.checkpoint, reason=action.reason)
+            elif isinstance(action, Settle):
+                self.shutter.settle(action)
+
+    def _stamp(self, peer: Member) -> Stamp:
+        assert self.endpoint is not None
+        return Stamp(self.setup.run, self.endpoint.epoch, self.me, peer)

@@ -1,0 +1,120 @@
+"""Captures of one participant: state, calls and channels at one boundary, then durable in the background.
+
+The shutter keeps the image references of captures that are undecided or committed, because a delta names
+its parent, and only an image of a committed cut may be one (RULES 14).
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+from cutline.barrier.actions import Capture, Settle
+from cutline.barrier.events import CaptureFailed, Durable
+from cutline.errors import CaptureError
+from cutline.storage.blobs import pack_key
+from cutline.storage.image import ImageRef
+
+from .capture import Capturer
+from .imaging import sections_of
+from .persist import Persisted, Persister, PersistJob
+from .restore import Restored
+
+if TYPE_CHECKING:
+    from .runner import Runner
+
+__all__ = ("Shutter",)
+
+
+class Shutter:
+    """Takes captures when the endpoint asks, and tells it what became of them."""
+
+    def __init__(self, runner: Runner, persister: Persister) -> None:
+        self.runner = runner
+        self.persister = persister
+        self.refs: dict[int, ImageRef] = {}
+        self.facts: dict[int, dict[str, Any]] = {}
+        self.renew()
+
+    def renew(self) -> None:
+        """Forgets all captures: another state takes the place of the one they belong to."""
+        self.capturer = Capturer(self.runner.me.name)
+        self.refs.clear()
+        self.facts.clear()
+
+    def adopt(self, checkpoint: int, ref: ImageRef, restored: Restored) -> None:
+        """The state was restored from `ref`: the next delta may build on it."""
+        self.capturer.adopt(checkpoint, self.runner.instance, restored)
+        self.refs = {checkpoint: ref}
+
+    def capture(self, action: Capture) -> None:
+        """Copies what the image needs, now; the handler goes on when this returns."""
+        runner = self.runner
+        assert runner.endpoint is not None
+        began = time.perf_counter()
+        against = action.against if action.against in self.refs else None
+        try:
+            if runner.tainted:
+                raise CaptureError("a handler raised here; the participant waits for a rollback")
+            captured = self.capturer.capture(runner.instance, number=action.checkpoint, against=against)
+            sections = sections_of(runner.desk, action.channels, runner.unresolved)
+        except CaptureError as error:
+            runner.feed(CaptureFailed(action.checkpoint, str(error)))
+            return
+        runner.captured(action.checkpoint)
+        setup, epoch = runner.setup, runner.endpoint.epoch
+        self.facts[action.checkpoint] = {
+            "stall_ms": (time.perf_counter() - began) * 1000,
+            "changed_bytes": captured.changed_bytes + sum(map(len, sections.values())),
+            "state_bytes": captured.state_bytes,
+            "handled": runner.desk.handled,
+            "handlers": runner.desk.handlers,
+        }
+        header = {
+            "participant": runner.me.name,
+            "birth": runner.me.birth,
+            "class": captured.class_name,
+            "class_version": captured.class_version,
+            "checkpoint": action.checkpoint,
+            "lineage": setup.run,
+            "epoch": epoch,
+        }
+        key = pack_key(setup.system, setup.run, epoch, action.checkpoint, runner.me.name, runner.me.birth)
+        parent = None if against is None else self.refs[against]
+        self.persister.submit(
+            PersistJob(
+                epoch, action.checkpoint, key, header, sections, captured.pieces, captured.regions, parent
+            )
+        )
+
+    def persisted(self, event: Persisted) -> None:
+        """A write ended. One that belongs to an older epoch is nobody's business any more."""
+        runner = self.runner
+        if runner.endpoint is None or event.epoch != runner.endpoint.epoch:
+            return
+        if event.ref is None:
+            runner.feed(CaptureFailed(event.checkpoint, event.reason))
+            return
+        facts = self.facts.pop(event.checkpoint, None)
+        if facts is None:
+            # Decided (aborted) while it was being written.
+            return
+        self.refs[event.checkpoint] = event.ref
+        runner.feed(
+            Durable(
+                event.checkpoint,
+                event.ref.to_doc(),
+                {**facts, "written_bytes": event.ref.size, "image_kind": event.ref.kind},
+            )
+        )
+
+    def settle(self, action: Settle) -> None:
+        """A capture's fate: a base for deltas, or nothing."""
+        if action.committed:
+            self.capturer.committed(action.checkpoint)
+            self.refs = {n: ref for n, ref in self.refs.items() if n >= action.checkpoint}
+        else:
+            self.capturer.aborted(action.checkpoint)
+            self.refs.pop(action.checkpoint, None)
+            self.facts.pop(action.checkpoint, None)
+        self.runner.settled(action.checkpoint, action.committed)

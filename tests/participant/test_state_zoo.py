@@ -13,7 +13,7 @@ import pytest
 from cutline.errors import CannotCapture
 from cutline.participant.capture import Captured, Capturer, check_capturable
 from cutline.participant.pickling import dumps, loads
-from cutline.participant.restore import restore
+from tests.participant.images import Images
 
 if sys.version_info < (3, 11):
     pytest.skip("the zoo is written for Python 3.11 and later", allow_module_level=True)
@@ -27,42 +27,12 @@ class Holder:
     """A participant whose attributes are the state, or that holds it in one attribute."""
 
 
-class Store:
-    """Images as storage keeps them: pieces by name, regions merged over the parent's."""
-
-    def __init__(self) -> None:
-        self.images: dict[int, tuple[list[tuple[str, bytes]], dict[int, bytearray]]] = {}
-
-    def put(self, captured: Captured, against: int | None) -> None:
-        old_pieces, old_regions = self.images[against] if against is not None else ([], {})
-        known = dict(old_pieces)
-        pieces = [
-            (piece.name, known[piece.name] if piece.content is None else bytes(piece.content))
-            for piece in captured.pieces
-        ]
-        regions: dict[int, bytearray] = {}
-        for region in captured.regions:
-            memory = bytearray(old_regions.get(region.number, bytearray(region.size)))
-            assert len(memory) == region.size
-            if region.number not in old_regions:
-                assert sum(len(run) for _, run in region.extents) == region.size
-            for start, run in region.extents:
-                memory[start : start + len(run)] = run
-            regions[region.number] = memory
-        self.images[captured.number] = (pieces, regions)
-
-    def restore(self, number: int) -> Any:
-        pieces, regions = self.images[number]
-        copies = {region: bytearray(memory) for region, memory in regions.items()}
-        return restore(pieces, copies, participant="p")
-
-
 class Line:
     """One participant's captures in a row, each relative to the last that committed."""
 
     def __init__(self, region_min: int, spread: bool) -> None:
         self.capturer = Capturer("p", region_min=region_min)
-        self.store = Store()
+        self.store = Images()
         self.holder = Holder()
         self.spread = spread
         self.number = 0
@@ -130,7 +100,7 @@ def test_state_comes_back_whole(animal: tuple[str, Any, Callable[..., bool]]) ->
     name, value, check = animal
     if name in STRETCH:
         return
-    store = Store()
+    store = Images()
     store.put(Capturer("p").capture(value, number=1, against=None), None)
     assert check(value, store.restore(1))
 

@@ -1,0 +1,61 @@
+"""Images as storage keeps them, in memory: pieces by name, regions merged over the parent's."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from cutline.participant.capture import Captured, Capturer
+from cutline.participant.pickling import dumps, loads
+from cutline.participant.restore import Restored, restore
+
+__all__ = ("Images", "through_image", "through_message")
+
+
+class Images:
+    """The images of one participant by number."""
+
+    def __init__(self) -> None:
+        self.images: dict[int, tuple[list[tuple[str, bytes]], dict[int, bytearray]]] = {}
+
+    def put(self, captured: Captured, against: int | None) -> None:
+        old_pieces, old_regions = self.images[against] if against is not None else ([], {})
+        known = dict(old_pieces)
+        pieces = [
+            (piece.name, known[piece.name] if piece.content is None else bytes(piece.content))
+            for piece in captured.pieces
+        ]
+        regions: dict[int, bytearray] = {}
+        for region in captured.regions:
+            memory = bytearray(old_regions.get(region.number, bytearray(region.size)))
+            assert len(memory) == region.size
+            if region.number not in old_regions:
+                assert sum(len(run) for _, run in region.extents) == region.size
+            for start, run in region.extents:
+                memory[start : start + len(run)] = run
+            regions[region.number] = memory
+        self.images[captured.number] = (pieces, regions)
+
+    def restore(self, number: int, restored: Restored | None = None) -> Any:
+        pieces, regions = self.images[number]
+        copies = {region: bytearray(memory) for region, memory in regions.items()}
+        return restore(pieces, copies, participant="p", restored=restored)
+
+
+class _Holder:
+    """A participant with one attribute."""
+
+    value: Any
+
+
+def through_image(value: Any, region_min: int = 1024) -> Any:
+    """`value` after a capture and a restore, as an attribute."""
+    holder = _Holder()
+    holder.value = value
+    images = Images()
+    images.put(Capturer("p", region_min=region_min).capture(holder, number=1, against=None), None)
+    return images.restore(1).value
+
+
+def through_message(value: Any) -> Any:
+    """`value` after a message."""
+    return loads(dumps(value, participant="p", where="argument"), participant="p")

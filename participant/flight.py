@@ -4,8 +4,8 @@ It survives SIGKILL, so after a loss the coordinator knows the message that was 
 that kills its process again and again must not do so for ever, RULES 6) and how many handlers had run. It
 is also how a handler that holds the GIL for a minute can be named from outside. Layout, little endian:
 messages handled in this history (u64), handlers run in this history (u64), handlers run by this process
-(u64), sequence number in hand or 0 (u64), birth of its sender (u64), length and UTF-8 bytes of its name. Writes are plain stores to
-the mapping; there is no fsync, and after a power loss the file means nothing.
+(u64), sequence number in hand or 0 (u64), birth of its sender (u64), length and UTF-8 bytes of its name.
+Writes are plain stores to the mapping; there is no fsync, and after a power loss the file means nothing.
 """
 
 from __future__ import annotations

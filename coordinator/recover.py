@@ -334,6 +334,7 @@ class Recoverer:
                 roster = names if seat.member.name == DRIVER else []
                 c.say(seat.link, "resume", checkpoint=action.checkpoint, roster=roster, skips=skips)
         self._tell_of(action.checkpoint)
+        c.imaged = set(action.roster)
         c.trigger.last_begin = c.now()
 
     def keep(self, seat: Seat) -> None:

@@ -127,6 +127,7 @@ class Coordinator:
         self.open: dict[int, OpenCheckpoint] = {}
         self.newest = max((row.checkpoint for row in self._rows()), default=0)
         self.committed = max((row.checkpoint for row in self._rows("committed")), default=0)
+        self.imaged: set[Member] = set()
         self.halted: dict[str, Any] | None = None
         self.ended: str | None = None
         self.clients: list[Link] = []
@@ -299,6 +300,9 @@ class Coordinator:
         roster = self.roster.members("running")
         if self.settings.break_mode == "skip-participant":
             roster = tuple(member for member in roster if member.name != self._victim(roster))
+        if not set(roster) <= self.imaged:
+            # Somebody has no image yet and writes everything: the others' deltas would not show in it.
+            start = start._replace(full=True)
         try:
             checkpoint = self.catalog.begin(
                 self.lease,
@@ -429,6 +433,7 @@ class Coordinator:
         self.trigger.ended(self.now(), full, action.committed)
         if action.committed:
             self.committed = max(self.committed, action.checkpoint)
+            self.imaged |= set(action.roster)
         for seat in self.roster:
             self.say(seat.link, "settled", checkpoint=action.checkpoint, committed=action.committed)
         if action.committed:

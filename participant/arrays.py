@@ -22,6 +22,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
+from .classes import attributes_of
 from .memory import Bytes, address, dense, overlapping, owner_of, span, whole, window
 from .rebuild import mark
 
@@ -124,7 +125,8 @@ class Arrays:
 
     def subclass(self, shown: Array) -> Reduced:
         """An instance of an ndarray subclass: a view with attributes."""
-        attributes = dict(getattr(shown, "__dict__", {}))
+        held, slots = attributes_of(shown)
+        attributes = {**held, **slots}
         if isinstance(shown, np.memmap):
             # The mapped file is not part of an image; its content is.
             attributes["_mmap"] = None
@@ -160,7 +162,8 @@ class Arrays:
     def array_array(self, shown: array.array[Any]) -> Reduced:
         """An `array.array`, with the memory apart when it is large."""
         content = self.content(shown, np.frombuffer(shown, np.uint8)) if len(shown) else b""
-        state = getattr(shown, "__dict__", None) or None
+        held, slots = attributes_of(shown)
+        state = (held, slots) if held or slots else None
         return mark("_array_array"), (type(shown), shown.typecode, content), state
 
     def memory_view(self, shown: memoryview) -> Reduced:

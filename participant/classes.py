@@ -28,6 +28,7 @@ __all__ = (
     "migrate_all",
     "name_of",
     "set_attributes",
+    "slot_names",
     "version_of",
 )
 

@@ -51,6 +51,10 @@ _REFUSED = {
 }
 
 
+# Types of which an object was saved and loaded in this process.
+_proven: set[type] = set()
+
+
 class Refused(Exception):
     """An object that must not go into an image or a message."""
 
@@ -74,7 +78,6 @@ class Kinds(dict[type, Callable[[Any], Any]]):
         self.persistent = dict(persistent or {})
         self.arrays: Arrays = Arrays()
         self.fresh: list[Any] = []
-        self.proven: set[type] = set()
         self.versioned: set[type] = set()
         self._forget_all()
 
@@ -93,7 +96,7 @@ class Kinds(dict[type, Callable[[Any], Any]]):
 
     def prove(self) -> None:
         """The fresh objects have been loaded on trial."""
-        self.proven.update(map(type, self.fresh))
+        _proven.update(map(type, self.fresh))
         self.fresh.clear()
 
     def forget(self) -> None:
@@ -107,7 +110,7 @@ class Kinds(dict[type, Callable[[Any], Any]]):
             self.versioned.add(kind)
         reduce = self._classify(kind)
         self[kind] = reduce
-        if kind in self.proven:
+        if kind in _proven:
             return reduce
 
         def first(shown: Any) -> Any:

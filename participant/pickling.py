@@ -28,12 +28,12 @@ import numpy as np
 
 from cutline.errors import CannotCapture, CannotRestore, ClassMissing
 
-from .arrays import MessageArrays, Regroup, Unsharable
+from .arrays import MessageArrays, Regroup, StateArrays, Unsharable
 from .classes import Classes
 from .kinds import Kinds, PersistentTypes, Refused
 from .memory import span
 from .paths import deepest, find_culprit, path_of
-from .rebuild import MARKS, Loader
+from .rebuild import MARKS, Loader, TrialLoader
 
 __all__ = ("Live", "Opener", "dumps", "loads", "prove", "refusal")
 
@@ -41,6 +41,8 @@ Live = Mapping[str, Callable[..., Any]]
 _STACK_GLOBAL = b"\x93"
 _REBUILD = Loader.__module__
 _NOBODY: Live = {}
+# From this size on, in bytes, a trial does without the content of an array.
+_TRIAL_MIN = 64 * 1024
 _DEFAULT = Classes()
 
 
@@ -79,10 +81,12 @@ class Opener(pickle.Unpickler):
 class _Writer:
     """A pickler of one thread, reused."""
 
-    def __init__(self, persistent: PersistentTypes | None = None) -> None:
+    def __init__(
+        self, persistent: PersistentTypes | None = None, arrays: MessageArrays | StateArrays | None = None
+    ) -> None:
         self.kinds = Kinds(persistent)
         self.busy = False
-        self._arrays = MessageArrays()
+        self._arrays = arrays or MessageArrays()
         self._stream = io.BytesIO()
         self._beside: list[pickle.PickleBuffer] = []
         # A truthy answer would put the buffer in the stream; append answers None.
@@ -205,10 +209,18 @@ def _load(payload: bytes | memoryview, live: Live, classes: Classes) -> Any:
 def prove(kinds: Kinds, *, payload: bytes | None = None) -> None:
     """Loads the objects whose types were seen for the first time; raises what loading raises.
 
-    `payload`: a message that holds them all; without it they are written as one.
+    `payload`: a message that holds them all. Without it they are written as one, and loaded with large
+    arrays of zeros in place of their content; only if that fails, with the content.
     """
     if payload is None:
-        payload = _Writer(kinds.persistent).write(list(kinds.fresh))
+        shown = list(kinds.fresh)
+        try:
+            stream = _Writer(kinds.persistent, StateArrays(_TRIAL_MIN)).write(shown)
+            Opener(io.BytesIO(stream), TrialLoader(), _DEFAULT, _NOBODY).load()
+            kinds.prove()
+            return
+        except Exception:
+            payload = _Writer(kinds.persistent).write(shown)
     _load(payload, _NOBODY, _DEFAULT)
     kinds.prove()
 

@@ -10,6 +10,7 @@ writable view may be read-only itself, and such a view can only be made while it
 from __future__ import annotations
 
 import array
+import math
 import sys
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -18,9 +19,10 @@ import numpy as np
 
 from cutline.errors import CannotRestore
 
+from .classes import slot_names
 from .memory import dense
 
-__all__ = ("Loader", "MARKS", "mark")
+__all__ = ("Loader", "TrialLoader", "MARKS", "mark")
 
 
 class Loader:
@@ -118,7 +120,12 @@ class Loader:
         return made
 
     def _set_attributes(self, made: Any, state: Mapping[str, Any]) -> None:
-        vars(made).update({sys.intern(name): value for name, value in state.items()})
+        slots = slot_names(type(made))
+        for name, value in state.items():
+            if name in slots:
+                object.__setattr__(made, name, value)
+            else:
+                vars(made)[sys.intern(name)] = value
 
     def _void(self, view: np.ndarray[Any, Any]) -> Any:
         return view[()]
@@ -143,6 +150,26 @@ class Loader:
         from .tensors import load_tensor
 
         return load_tensor(*arguments)
+
+
+class TrialLoader(Loader):
+    """Makes arrays of zeros, which take no memory, where an image would have regions."""
+
+    def _root(
+        self,
+        dtype: np.dtype[Any],
+        shape: tuple[int, ...],
+        content: Any,
+        strides: tuple[int, ...] | None = None,
+        readonly: bool = False,
+    ) -> np.ndarray[Any, Any]:
+        if type(content) is int and strides is None:
+            return np.zeros(shape, dtype)
+        zeros = bytes(np.dtype(dtype).itemsize * math.prod(shape)) if type(content) is int else content
+        return super()._root(dtype, shape, zeros, strides, readonly)
+
+    def _array_array(self, kind: type[array.array[Any]], typecode: str, content: Any) -> array.array[Any]:
+        return super()._array_array(kind, typecode, b"" if type(content) is int else content)
 
 
 def mark(name: str) -> Callable[..., Any]:

@@ -37,6 +37,17 @@ class Unit(np.ndarray):
         self.unit = getattr(source, "unit", None)
 
 
+class Slots(np.ndarray):
+    """A subclass with a slot."""
+
+    __slots__ = ("kept",)
+    kept: Any
+
+
+class Numbers(array.array):  # type: ignore[type-arg]
+    """An array.array with attributes."""
+
+
 class Own(np.ndarray):
     """A subclass that pickles itself."""
 
@@ -188,6 +199,17 @@ def test_attributes_and_flags_of_subclasses(way: Way) -> None:
     assert type(restored[0]) is Unit and restored[0].unit is restored[1]
     assert not restored[0].flags.writeable
     assert restored[0].tolist() == [0, 1, 2]
+
+
+@ways
+def test_slots_and_attributes_of_subclasses(way: Way) -> None:
+    slotted: Any = np.arange(4.0).view(Slots)
+    slotted.kept = [1]
+    numbers: Any = Numbers("i", range(100))
+    numbers.note = "n"
+    slotted, numbers = way((slotted, numbers))
+    assert slotted.kept == [1] and type(slotted) is Slots
+    assert numbers.note == "n" and type(numbers) is Numbers and numbers[99] == 99
 
 
 @ways

@@ -234,6 +234,24 @@ def test_what_would_not_load_is_refused_at_once() -> None:
         check_capturable(Agent(inner=[Demanding(1)]), "p")
 
 
+class Checked:
+    """Its loading looks at what a large array holds."""
+
+    def __init__(self) -> None:
+        self.weights = np.ones(BIG)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        assert state["weights"].all()
+        vars(self).update(state)
+
+
+def test_a_trial_knows_the_content_where_it_matters() -> None:
+    agent = Agent(checked=Checked())
+    _, images = first(agent)
+    assert images.restore(1).checked.weights.all()
+    check_capturable(agent, "p")
+
+
 def test_collection_waits_for_the_end_of_a_capture() -> None:
     seen = []
 

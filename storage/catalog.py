@@ -190,7 +190,7 @@ class Catalog(Protocol):
         system: str,
         *,
         lineage: str | None = None,
-        fates: Collection[Fate] = COMMITTED,
+        fates: Collection[str] = COMMITTED,
         damage: list[Corrupt] | None = None,
     ) -> list[CheckpointRow]:
         """Ascending by order of lineage, then id; without condemned ones.

@@ -15,6 +15,8 @@ import lz4.block
 import msgpack
 from blake3 import blake3
 
+from cutline.errors import Misuse
+
 __all__ = (
     "DIGEST_SIZE",
     "LZ4",
@@ -38,9 +40,12 @@ _MAX_RAW = 1 << 31
 def canonical(value: Any) -> bytes:
     """The one msgpack encoding of a document (None, bool, int, float, str, bytes, lists, str-keyed maps).
 
-    Raises TypeError for anything else, a map key that is no str included.
+    Raises Misuse for anything else, a map key that is no str included.
     """
-    packed: bytes = msgpack.packb(_ordered(value), use_bin_type=True, strict_types=True)
+    try:
+        packed: bytes = msgpack.packb(_ordered(value), use_bin_type=True, strict_types=True)
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:
+        raise Misuse(f"this cannot be part of a stored document: {error}") from error
     return packed
 
 

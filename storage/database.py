@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from cutline.errors import Corrupt, CutlineError, StorageError, StoreFull, StoreNotWritable
+from cutline.errors import Corrupt, CutlineError, RefusedOption, StorageError, StoreFull, StoreNotWritable
 
 from .codec import canonical, digest_of
 
@@ -67,6 +67,8 @@ class Database:
                     raise
             except sqlite3.Error as error:
                 raise self._meaning(error) from error
+            except UnicodeEncodeError as error:
+                raise RefusedOption(f"{error.object!r:.80} has characters that no name can have") from error
 
     def _open(self) -> sqlite3.Connection:
         if self._connection is not None and self._pid != os.getpid():
@@ -80,13 +82,7 @@ class Database:
     def _connect(self) -> sqlite3.Connection:
         if self.path == ":memory:":
             return sqlite3.connect(self.path, isolation_level=None, check_same_thread=False)
-        connection = sqlite3.connect(
-            f"{Path(os.path.abspath(self.path)).as_uri()}?mode=rw",
-            uri=True,
-            isolation_level=None,
-            check_same_thread=False,
-            timeout=_WAIT_MS / 1000,
-        )
+        connection = self._file("mode=rw")
         try:
             (mode,) = connection.execute("PRAGMA journal_mode=WAL").fetchone()
             if mode != "wal":
@@ -97,10 +93,27 @@ class Database:
                 )
             connection.execute("PRAGMA synchronous=FULL")
             connection.execute("PRAGMA fullfsync=ON")
-        except BaseException:
+        except BaseException as error:
             connection.close()
+            if isinstance(error, sqlite3.OperationalError) and self._is_still():
+                return self._file("mode=ro&immutable=1")
             raise
         return connection
+
+    def _file(self, options: str) -> sqlite3.Connection:
+        return sqlite3.connect(
+            f"{Path(os.path.abspath(self.path)).as_uri()}?{options}",
+            uri=True,
+            isolation_level=None,
+            check_same_thread=False,
+            timeout=_WAIT_MS / 1000,
+        )
+
+    def _is_still(self) -> bool:
+        """Whether it can be read and not written, and has no log: a copy on a read-only place, say."""
+        log = f"{self.path}-wal"
+        readable = os.access(self.path, os.R_OK) and not os.access(os.path.dirname(self.path) or ".", os.W_OK)
+        return readable and not (os.path.exists(log) and os.path.getsize(log))
 
     def fold_log(self) -> None:
         """Moves the log into the file as far as readers allow, so that it does not happen inside a commit."""

@@ -40,7 +40,7 @@ __all__ = (
 
 _INLINE = 1024
 _WIDTHS = (1, 2, 4, 8)
-_REMEMBERED = 64
+_REMEMBERED = 500_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,20 +117,27 @@ class _Tables(NamedTuple):
     pieces: Mapping[str, bytes]
     regions: Mapping[int, int]
 
+    @property
+    def rows(self) -> int:
+        return 16 + len(self.pieces) + len(self.regions)
+
 
 class _Memory:
-    """The tables of the images last seen, by digest."""
+    """The tables of the images last seen, by digest; bounded by the number of their rows."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._seen: OrderedDict[bytes, _Tables] = OrderedDict()
+        self._rows = 0
 
     def put(self, digest: bytes, tables: _Tables) -> None:
         with self._lock:
+            if digest not in self._seen:
+                self._rows += tables.rows
             self._seen[digest] = tables
             self._seen.move_to_end(digest)
-            while len(self._seen) > _REMEMBERED:
-                self._seen.popitem(last=False)
+            while self._rows > _REMEMBERED and len(self._seen) > 1:
+                self._rows -= self._seen.popitem(last=False)[1].rows
 
     def get(self, digest: bytes) -> _Tables | None:
         with self._lock:

@@ -46,7 +46,7 @@ class Manifest:
     channels: Any = field(default_factory=dict)
 
     def to_bytes(self) -> bytes:
-        """Its one encoding. Raises TypeError for channels that are no document."""
+        """Its one encoding. Raises Misuse for channels that are no document."""
         return canonical(
             {
                 "format": MANIFEST_FORMAT,

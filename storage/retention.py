@@ -14,7 +14,33 @@ from collections.abc import Collection, Sequence
 
 from .catalog import CheckpointRow, LineageRow, Place
 
-__all__ = ("expendable",)
+__all__ = ("expendable", "stays")
+
+
+def stays(
+    lines: Sequence[LineageRow], rows: Sequence[CheckpointRow], *, broken: Collection[Place] = ()
+) -> dict[Place, list[str]]:
+    """Committed checkpoints that no rule may give up, and why. ``rows``: all of a system, in order."""
+    reasons: dict[Place, list[str]] = {}
+    committed = _committed(lines, rows)
+    for row in rows:
+        if row.fate == "begun" and row.parent is not None:
+            reasons.setdefault(row.parent, []).append(
+                f"checkpoint {row.checkpoint} under way may build on it"
+            )
+    for line in lines:
+        cuts = committed[line.lineage]
+        whole = [row for row in cuts if row.place not in broken]
+        for row in cuts:
+            if row.label is not None:
+                reasons.setdefault(row.place, []).append(f"it has the label {row.label!r}")
+        for row in cuts[-1:]:
+            reasons.setdefault(row.place, []).append("it is the newest of its lineage")
+        for row in whole[-1:]:
+            reasons.setdefault(row.place, []).append("it is the newest whole one of its lineage")
+        if not whole and line.origin is not None:
+            reasons.setdefault(line.origin, []).append(f"lineage {line.lineage} forked off there")
+    return reasons
 
 
 def expendable(
@@ -24,21 +50,17 @@ def expendable(
     keep: int,
     broken: Collection[Place] = (),
 ) -> set[Place]:
-    """Places of committed checkpoints that may go. ``rows``: all of a system, in order, of any fate."""
+    """Committed checkpoints that may go: older than the newest ``keep`` unlabelled, and not in `stays`."""
+    old = set()
+    for cuts in _committed(lines, rows).values():
+        unlabelled = [row.place for row in cuts if row.label is None]
+        old.update(unlabelled[: -max(1, keep)])
+    return old - stays(lines, rows, broken=broken).keys()
+
+
+def _committed(lines: Sequence[LineageRow], rows: Sequence[CheckpointRow]) -> dict[str, list[CheckpointRow]]:
     committed: dict[str, list[CheckpointRow]] = {line.lineage: [] for line in lines}
-    kept: set[Place] = set()
     for row in rows:
         if row.fate == "committed" and not row.condemned:
             committed[row.lineage].append(row)
-        elif row.fate == "begun" and row.parent is not None:
-            kept.add(row.parent)
-    for line in lines:
-        cuts = committed[line.lineage]
-        whole = [row.place for row in cuts if row.place not in broken]
-        kept.update(row.place for row in cuts if row.label is not None)
-        kept.update([row.place for row in cuts if row.label is None][-max(1, keep) :])
-        kept.update(row.place for row in cuts[-1:])
-        kept.update(whole[-1:])
-        if not whole and line.origin is not None:
-            kept.add(line.origin)
-    return {row.place for cuts in committed.values() for row in cuts} - kept
+    return committed

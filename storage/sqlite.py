@@ -287,7 +287,8 @@ class SqliteCatalog:
         borrowed = set()
         for key in blobs:
             parts = parts_of(key)
-            if parts is None or parts.checkpoint != row.checkpoint or parts.lineage != row.lineage:
+            # Other keys are nothing that collection would touch.
+            if parts is not None and (parts.lineage, parts.checkpoint) != row.place:
                 borrowed.add(key)
         if not borrowed:
             return
@@ -357,7 +358,7 @@ class SqliteCatalog:
         system: str,
         *,
         lineage: str | None = None,
-        fates: Collection[Fate] = COMMITTED,
+        fates: Collection[str] = COMMITTED,
         damage: list[Corrupt] | None = None,
     ) -> list[CheckpointRow]:
         with self.database.reading() as connection:

@@ -17,6 +17,7 @@ import os
 import threading
 import urllib.parse
 import urllib.request
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -38,13 +39,14 @@ from cutline.errors import (
 
 from . import collect
 from .blobs import BlobStore, manifest_key, pack_key, record_key
-from .catalog import Catalog, CheckpointRow, Lease, Place
+from .catalog import Catalog, CheckpointRow, Lease, LineageRow, Place
 from .codec import canonical, digest_of
 from .collect import Swept
 from .directory import DirectoryBlobs
 from .disk import Disk, meaning
 from .manifest import Manifest
 from .memory import MemoryBlobs
+from .retention import stays
 from .sqlite import SqliteCatalog
 from .verify import Report, commit_record, load_manifest, survey, verify_system
 
@@ -172,6 +174,26 @@ class Store:
             checkpoint=faults[0][1].facts.get("checkpoint"),
         )
 
+    def delete_cut(self, lease: Lease, lineage: str, checkpoint: int) -> None:
+        """Gives up one cut; the next `sweep` removes what no other needs. Cuts that build on it stay whole.
+
+        Raises Misuse, with the reason, for one that must stay; CheckpointNotFound.
+        """
+        place = lineage, checkpoint
+        row = next((row for row in self.catalog.checkpoints(lease.system) if row.place == place), None)
+        if row is None:
+            raise CheckpointNotFound(
+                f"no checkpoint {checkpoint} in lineage {lineage}", checkpoint=checkpoint
+            )
+
+        def choose(lines: Sequence[LineageRow], rows: Sequence[CheckpointRow]) -> set[Place]:
+            reasons = stays(lines, rows).get(place)
+            if reasons:
+                raise Misuse(f"{row} must stay: {', '.join(reasons)}", checkpoint=checkpoint, lineage=lineage)
+            return {place}
+
+        self.catalog.condemn(lease, choose)
+
     def sweep(self, lease: Lease, now: float, keep: int = 10) -> Swept:
         """Retention, collection and what else is tidied behind commits; safe beside writers and other sweeps.
 
@@ -242,6 +264,15 @@ def open_store(url: str | os.PathLike[str], *, create: bool) -> Store:
     Raises NotAStore, NewerFormat, StoreNotWritable, StoreFull; Corrupt if a part of it is lost.
     """
     path = store_path(url)
+    try:
+        return _open(path, create)
+    except OSError as error:
+        if isinstance(error, StorageError):  # some of them are OSErrors too
+            raise
+        raise meaning(error, str(path), writing=True) from error
+
+
+def _open(path: Path, create: bool) -> Store:
     if not (path / MARKER).is_file():
         _refuse_remains(path)
         if not create:
@@ -293,8 +324,8 @@ def _read_marker(path: Path) -> dict[str, Any]:
         digest = marker.pop("digest")
         if digest != _marker_digest(marker):
             raise ValueError("wrong digest")
-    except PermissionError as error:
-        raise meaning(error, str(path / MARKER), writing=True) from error
+    except PermissionError:
+        raise
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise _lost(path, f"{MARKER} is damaged") from error
     return dict(marker)
@@ -327,17 +358,12 @@ def _refuse_remains(path: Path) -> None:
 
 def _make(path: Path) -> None:
     """Makes the folder a store. Several processes may do so at once, and any may die anywhere in it."""
-    try:
-        _make_folder(path / _BLOBS)
-        with contextlib.closing(SqliteCatalog.create(path / _CATALOG, os.urandom(16).hex())) as catalog:
-            marker: dict[str, Any] = {"format": STORE_FORMAT, "store": catalog.store_id()}
-        marker["digest"] = _marker_digest(marker)
-        with contextlib.suppress(BlobExists):
-            DirectoryBlobs(path).create(MARKER, [json.dumps(marker, indent=2).encode() + b"\n"])
-    except OSError as error:
-        if isinstance(error, StorageError):
-            raise
-        raise meaning(error, str(path), writing=True) from error
+    _make_folder(path / _BLOBS)
+    with contextlib.closing(SqliteCatalog.create(path / _CATALOG, os.urandom(16).hex())) as catalog:
+        marker: dict[str, Any] = {"format": STORE_FORMAT, "store": catalog.store_id()}
+    marker["digest"] = _marker_digest(marker)
+    with contextlib.suppress(BlobExists):
+        DirectoryBlobs(path).create(MARKER, [json.dumps(marker, indent=2).encode() + b"\n"])
 
 
 def _make_folder(path: Path) -> None:

@@ -12,14 +12,23 @@ from dataclasses import dataclass, field
 
 from cutline.errors import BlobNotFound, Corrupt, StorageError
 
-from .blobs import BlobStore, corrupt, record_key
+from .blobs import BlobStore, corrupt, encode_name, parts_of, record_key
 from .catalog import Catalog, CheckpointRow, Place
 from .codec import DIGEST_SIZE, canonical, digest_of
 from .finding import ancestry
 from .image import check_image
 from .manifest import Manifest
 
-__all__ = ("Report", "commit_record", "faults_of", "load_manifest", "row_faults", "survey", "verify_system")
+__all__ = (
+    "Report",
+    "commit_record",
+    "faults_of",
+    "load_manifest",
+    "lost_commits",
+    "row_faults",
+    "survey",
+    "verify_system",
+)
 
 
 @dataclass(slots=True)
@@ -99,11 +108,32 @@ def row_faults(blobs: BlobStore, row: CheckpointRow) -> Iterator[Corrupt]:
         yield corrupt(key, "is damaged; the cut itself does not need it")
 
 
+def lost_commits(blobs: BlobStore, catalog: Catalog, system: str) -> list[Corrupt]:
+    """Commit records that the catalog contradicts: it has lost what it once had said.
+
+    SQLite drops the end of a damaged log without a word; the records, written after each commit, tell.
+    """
+    # Listed before the catalog is read: a running system may be committing.
+    records = [key for key in blobs.list(f"{encode_name(system)}/") if key.endswith(".commit")]
+    next_ids = {line.lineage: line.next_checkpoint for line in catalog.lineages(system)}
+    rows = catalog.checkpoints(system, fates=("begun", "aborted"), damage=[])
+    uncommitted = {row.place for row in rows}
+    lost = []
+    for key in records:
+        parts = parts_of(key)
+        if parts is None:
+            continue
+        place = parts.lineage, parts.checkpoint
+        if place in uncommitted or parts.checkpoint >= next_ids.get(parts.lineage, 0):
+            lost.append(corrupt(key, "tells of a commit that the catalog has lost"))
+    return lost
+
+
 def survey(
     blobs: BlobStore, catalog: Catalog, system: str, lineage: str, *, deep: bool
 ) -> tuple[CheckpointRow | None, list[tuple[Place | None, StorageError]], bool]:
     """(newest whole cut, faults of the newer ones, whether there was any cut) along a lineage's ancestry."""
-    damage: list[Corrupt] = []
+    damage = lost_commits(blobs, catalog, system)
     rows = catalog.checkpoints(system, damage=damage)
     faults: list[tuple[Place | None, StorageError]] = [(None, error) for error in damage]
     any_cut = bool(damage)
@@ -122,14 +152,18 @@ def survey(
 def verify_system(blobs: BlobStore, catalog: Catalog, system: str) -> Report:
     """Reads everything that a system's cuts consist of."""
     report = Report()
-    damage: list[Corrupt] = []
+    damage = lost_commits(blobs, catalog, system)
     known: set[bytes] = set()
+    found: dict[Place, list[StorageError]] = {}
     for row in catalog.checkpoints(system, damage=damage):
-        found = list(faults_of(blobs, row, deep=True, known=known))
-        if not found:
+        faults = list(faults_of(blobs, row, deep=True, known=known))
+        if not faults:
             report.whole.append(row.place)
-        report.faults += [*found, *row_faults(blobs, row)]
-    report.faults = [*damage, *report.faults]
+        found[row.place] = [*faults, *row_faults(blobs, row)]
+    # Retention may have given one up while it was read.
+    living = {row.place for row in catalog.checkpoints(system, damage=[])}
+    report.whole = [place for place in report.whole if place in living]
+    report.faults = [*damage, *(fault for place in found if place in living for fault in found[place])]
     lines = catalog.lineages(system)
     for line in lines:
         report.newest[line.lineage] = next(

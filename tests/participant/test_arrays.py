@@ -61,6 +61,12 @@ class Counted(ctypes.Structure):
     _fields_ = [("of", ctypes.c_double * 300)]
 
 
+def _subclass_owner() -> tuple[Any, Any]:
+    whole = np.ndarray.__new__(Unit, (600,))
+    whole[:] = 1
+    return whole, np.asarray(whole)[3:]
+
+
 def _views() -> dict[str, Callable[[], tuple[Any, Any]]]:
     """Pairs of objects over one memory: what is written through the first shows in the second."""
 
@@ -86,11 +92,6 @@ def _views() -> dict[str, Callable[[], tuple[Any, Any]]]:
     def over_map() -> tuple[Any, Any]:
         memory = mmap.mmap(-1, 4800)
         return np.frombuffer(memory, np.uint8), np.frombuffer(memory, np.float64)[::-1]
-
-    def subclass_owner() -> tuple[Any, Any]:
-        whole = np.ndarray.__new__(Unit, (600,))
-        whole[:] = 1
-        return whole, np.asarray(whole)[3:]
 
     def masked() -> tuple[Any, Any]:
         memory = owner()
@@ -131,7 +132,7 @@ def _views() -> dict[str, Callable[[], tuple[Any, Any]]]:
         "array": over_array,
         "ctypes": over_ctypes,
         "map": over_map,
-        "subclass_owner": subclass_owner,
+        "subclass_owner": _subclass_owner,
         "masked": masked,
         "scalar": scalar,
         "unrelated_owners": unrelated_owners,

@@ -14,7 +14,10 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from cutline.errors import CannotCapture
 from cutline.participant.capture import Captured, Capturer, check_capturable
-from cutline.participant.restore import Restored
+from cutline.participant.restore import Restored, restore
+from cutline.storage.blobs import pack_key
+from cutline.storage.image import ImageRef, read_image, write_image
+from cutline.storage.memory import MemoryBlobs
 from tests.participant.images import Images
 
 BIG = 1 << 20
@@ -132,6 +135,34 @@ def test_one_page_is_one_page() -> None:
     assert captured.stall > 0
     images.put(captured, 1)
     assert images.restore(2).a[5] == 1 and images.restore(1).a[5] == 0
+
+
+def test_through_storage() -> None:
+    """A chain of packs gives back what was captured, regions that changed size and place included."""
+    agent: Any = Agent(a=np.zeros(BIG), raw=bytearray(BIG), log=[], n=0)
+    capturer, blobs = Capturer("p"), MemoryBlobs()
+    parent: ImageRef | None = None
+    for number in range(1, 6):
+        agent.a[number * 700] = number
+        agent.raw.append(number)
+        agent.log.append({"n": number})
+        agent.n = np.arange(number * 40_000) if number % 2 else agent.a[::2]
+        captured = capturer.capture(agent, number=number, against=None if parent is None else number - 1)
+        parent = write_image(
+            blobs,
+            pack_key("s", "1f", 1, number, "p", 1),
+            header={},
+            sections={},
+            pieces=captured.pieces,
+            regions=captured.regions,
+            parent=parent,
+        )
+        capturer.committed(number)
+        image = read_image(blobs, parent)
+        again: Any = restore(image.pieces, image.regions, participant="p")
+        assert np.array_equal(again.a, agent.a) and np.array_equal(again.n, agent.n)
+        assert (again.raw, again.log) == (agent.raw, agent.log)
+        assert np.shares_memory(again.a, again.n) == np.shares_memory(agent.a, agent.n)
 
 
 def test_numbers_follow_owners() -> None:

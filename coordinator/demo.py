@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from cutline.errors import CutlineError, RolledBack
+from cutline.errors import CutlineError, RolledBack, SystemHalted
 from cutline.participant.handle import Handle
 
 from .demo_agents import Scale
@@ -103,16 +103,22 @@ def run_demo(options: DemoOptions) -> int:
             get([run.handles[name].connect.remote(*args) for name, args in introductions(run.handles)])
             for name in starters(run.handles):
                 run.handles[name].step.tell()
-        finished = _watch(run)
+        halted = ""
+        try:
+            finished = _watch(run)
+        except SystemHalted as error:
+            finished, halted = False, str(error)
         if options.savepoint is not None:
             return _stop_at_savepoint(run)
         result = combine(_ask_all(run, "result")) if finished else None
-        status = system.status()
+        status = {"handlers_run": 0, "handlers": 0} if halted else system.status()
         deaths = system.coordinator_deaths
         notices = list(system.notices)
         system.stop()
     expected = _reference(about, scale)
     document = _document(run, result, expected, status, notices, deaths, already)
+    if halted:
+        document["differences"] = [f"halted: {halted}"]
     print_report(document, folder, as_json=options.as_json)
     return 0 if document["identical"] else 1
 
@@ -231,7 +237,7 @@ def _document(
     return {
         "identical": same,
         "messages": messages,
-        "messages_this_run": max(0, status["handlers_run"] - run.polls) if run.options.resume else messages,
+        "messages_this_run": max(0, status["handlers"] - already - run.polls) if already else messages,
         "storage": str(run.folder),
         "handlers_run": status["handlers_run"],
         "handlers_needed": needed,

@@ -224,7 +224,8 @@ class Recoverer:
         for fault in damage:
             c.notice("damaged", text=str(fault))
         self.row = row
-        self.floor = max(c.newest, max((r.checkpoint for r in c._rows()), default=0))
+        self.floor = max(c.newest, row.checkpoint, max((r.checkpoint for r in c._rows()), default=0))
+        c.newest = self.floor
         self.images = dict(self.manifest.images)
         for seat in c.roster:
             if seat.member.name not in self.images:

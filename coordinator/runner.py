@@ -26,14 +26,10 @@ from cutline.barrier.commit import (
     Decide,
     GiveUp,
     GlobalCommit,
-    ManifestDurable,
-    ManifestFailed,
     Prepare,
     Prepared,
-    RowDecided,
     WriteManifest,
 )
-from cutline.barrier.cut import in_flight
 from cutline.barrier.recovery import Recovery
 from cutline.barrier.wire import claims_from_doc
 from cutline.errors import CheckpointAborted, CutlineError, Fenced, StorageError, SystemHalted
@@ -43,9 +39,8 @@ from cutline.participant.flight import read_flight
 from cutline.participant.messages import pack_error
 from cutline.participant.transport import Drained, Link, LinkDown, LinkRefused, LinkUp, PacketIn, Transport
 from cutline.participant.zygote import ChildExited
-from cutline.storage import Lease, Manifest, MemberImage, Store
+from cutline.storage import Lease, Manifest, Store
 from cutline.storage.catalog import CheckpointRow, Fate
-from cutline.storage.image import ImageRef
 
 from .launch import Launcher
 from .roster import Roster
@@ -106,6 +101,7 @@ class Coordinator:
         wall: Callable[[], float] = time.time,
     ) -> None:
         # These two halves of the shell need the whole of it.
+        from .committer import Committer
         from .recover import Recoverer
         from .service import Service
 
@@ -136,6 +132,7 @@ class Coordinator:
         self.repeat_at = now()
         self.recoverer = Recoverer(self)
         self.service = Service(self)
+        self.committer = Committer(self)
 
     def attach(self, transport: Transport, launcher: Launcher) -> None:
         """Gives the coordinator what moves its bytes and starts its processes."""
@@ -335,9 +332,9 @@ class Coordinator:
             if isinstance(action, Prepare):
                 self._initiate()
             elif isinstance(action, WriteManifest):
-                pending += self.commit.handle(self._write_manifest(action))
+                pending += self.commit.handle(self.committer.compose(action))
             elif isinstance(action, Decide):
-                outcome = self._decide(action)
+                outcome = self.committer.decide(action)
                 if outcome is not None:
                     pending += self.commit.handle(outcome)
             elif isinstance(action, Announce):
@@ -354,78 +351,6 @@ class Coordinator:
                 seat = self.roster.get(member.name)
                 if seat is not None and seat.phase == "running":
                     self.say(seat.link, "initiate", **self.view())
-
-    def _write_manifest(self, action: WriteManifest) -> ManifestDurable | ManifestFailed:
-        checkpoint = action.checkpoint
-        entry = self.open[checkpoint]
-        images = {
-            member.name: MemberImage(member.birth, ImageRef.from_doc(report["image"]))
-            for member, report in action.reports.items()
-        }
-        facts = {member.name: dict(report["facts"]) for member, report in action.reports.items()}
-        entry.summary = {
-            "participants": len(images),
-            "in_flight_messages": in_flight(action.claims),
-            "changed_bytes": sum(fact["changed_bytes"] for fact in facts.values()),
-            "written_bytes": sum(fact["written_bytes"] for fact in facts.values()),
-            "state_bytes": sum(fact["state_bytes"] for fact in facts.values()),
-            "stall_ms_max": max(fact["stall_ms"] for fact in facts.values()),
-            "handled": {name: fact["handled"] for name, fact in facts.items()},
-            "handlers": {name: fact["handlers"] for name, fact in facts.items()},
-            "extra": {name: fact["extra"] for name, fact in facts.items() if "extra" in fact},
-        }
-        entry.manifest = Manifest(
-            system=self.settings.system,
-            lineage=self.lineage,
-            checkpoint=checkpoint,
-            epoch=self.epoch,
-            kind="full" if entry.start.full else "delta",
-            label=entry.start.label,
-            parent_checkpoint=(self.lineage, self.committed) if self.committed else None,
-            created_at=self.wall(),
-            images=images,
-            channels={
-                "in_flight_messages": entry.summary["in_flight_messages"],
-                "members": {
-                    seat.member.name: {"class_name": seat.class_name, "options": dict(seat.options)}
-                    for seat in self.roster
-                    if seat.member.name in images
-                },
-            },
-        )
-        return ManifestDurable(checkpoint)
-
-    def _decide(self, action: Decide) -> RowDecided | None:
-        """The row. Nothing is said to anybody before it says so."""
-        entry = self.open[action.checkpoint]
-        try:
-            if action.commit:
-                assert entry.manifest is not None
-                entry.summary["duration_ms"] = (self.now() - entry.began) * 1000
-                self.store.commit_cut(self.lease, entry.manifest, entry.summary, self.wall())
-                return RowDecided(action.checkpoint, True, "")
-            self.catalog.abort(self.lease, self.lineage, action.checkpoint, action.reason, self.wall())
-            return RowDecided(action.checkpoint, False, action.reason)
-        except Fenced as error:
-            self.ended = f"fenced: {error}"
-            return None
-        except StorageError as error:
-            return self._undecidable(action, error)
-
-    def _undecidable(self, action: Decide, error: StorageError) -> RowDecided | None:
-        """The write failed: only the row says whether it happened after all."""
-        try:
-            fate = self.catalog.fate(self.lineage, action.checkpoint)
-            if fate == "begun":
-                self.catalog.abort(self.lease, self.lineage, action.checkpoint, str(error), self.wall())
-                fate = "aborted"
-        except StorageError as second:
-            # The catalog cannot be asked. The participants go on without this checkpoint; a later tick or
-            # the next coordinator reads the row and decides.
-            self.notice("catalog_unreachable", text=str(second))
-            self.recoverer.undecidable[action.checkpoint] = action
-            return None
-        return RowDecided(action.checkpoint, fate == "committed", str(error))
 
     def _announce(self, action: Announce) -> None:
         entry = self.open.pop(action.checkpoint)
@@ -501,6 +426,11 @@ class Coordinator:
             record = read_flight(Path(seat.flight)) if seat.flight else None
             total += record.run if record is not None else 0
         return total
+
+    def handlers_in_history(self) -> int:
+        """Handlers that the living participants have run in the history that remains."""
+        records = (read_flight(Path(seat.flight)) for seat in self.roster if seat.flight)
+        return sum(record.handlers for record in records if record is not None)
 
     def halt(self, text: str, error: bytes, participant: str | None = None) -> None:
         """Nothing is handled any more; the cuts stay usable."""

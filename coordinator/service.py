@@ -210,6 +210,7 @@ class Service:
             "committed": c.committed,
             "undecided": [entry[0] for entry in c.commit.undecided],
             "handlers_run": c.handlers_run(),
+            "handlers": c.handlers_in_history(),
             "participants": {
                 seat.member.name: {
                     "phase": seat.phase,

@@ -39,17 +39,17 @@ from cutline.barrier.actions import (
 )
 from cutline.barrier.events import AtBoundary, EndpointEvent, Flush, LinkOpened, Released
 from cutline.barrier.wire import pack_ack, pack_frame, pack_marker, unpack
-from cutline.errors import CutlineError
 from cutline.storage.blobs import BlobStore
 from cutline.storage.image import ImageRef, read_image
 
+from . import failures
 from .capture import check_capturable
 from .desk import Desk, HandlerRaised
 from .flight import Flight
 from .handle import bound_port
 from .imaging import revive
 from .liaison import COORDINATOR, Liaison
-from .messages import ASK, TELL, decode_frame, encode_answer, pack_error
+from .messages import TELL, decode_frame
 from .method_table import MethodTable
 from .peers import Peers
 from .persist import Persisted, Persister
@@ -193,11 +193,20 @@ class Runner:
         try:
             self.liaison.dial()
             while self.ended is None:
-                self.step(self._patience())
+                self._guarded_step()
         finally:
             undo()
             self.desk.close()
         return self.ended
+
+    def _guarded_step(self) -> None:
+        try:
+            self.step(self._patience())
+        except Exception as error:
+            if self.phase == "broken":
+                raise
+            self.phase = "broken"
+            failures.report_broken(self, error)
 
     def _patience(self) -> float:
         """Seconds that may pass without an event before something of our own is due."""
@@ -355,14 +364,14 @@ class Runner:
     def _handle(self, peer: Member, sequence: int, message: list[Any]) -> bool:
         desk = self.desk
         if self.skips and (peer.name, peer.birth, sequence) in self.skips:
-            self._bury(peer, sequence, message)
+            failures.bury(self, peer, sequence, message)
         else:
             if self.flight is not None:
                 self.flight.begin(desk.handled, desk.handlers, self.handlers_run, peer, sequence)
             try:
                 desk.handle(peer, message)
             except HandlerRaised as failure:
-                self._failed(failure, peer, sequence)
+                failures.report(self, failure, peer, sequence)
                 return False
         desk.handled += 1
         self.handled_total += 1
@@ -375,15 +384,9 @@ class Runner:
             self._release()
         return True
 
-    def _bury(self, peer: Member, sequence: int, message: list[Any]) -> None:
-        """Puts a message that failed too often to the dead letters; who asked gets an error."""
-        kind, number, detail, _ = message
-        self.desk.dead_letters.append([peer.name, peer.birth, sequence, kind, str(detail)])
-        if kind == ASK:
-            error = CutlineError(f"{self.me.name}.{detail} failed too often; the message is a dead letter")
-            self.desk.out.append(
-                (peer, encode_answer(number, False, pack_error(error, participant=self.me.name)))
-            )
+    def fail(self, failure: HandlerRaised) -> None:
+        """User code raised where nobody hears it, and no message can be retried."""
+        failures.report(self, failure, self.me, 0)
 
     def _fire_timers(self) -> None:
         try:
@@ -403,22 +406,6 @@ class Runner:
             self.fail(failure)
         if self.desk.out:
             self._release()
-
-    def fail(self, failure: HandlerRaised) -> None:
-        """User code raised where nobody hears it, and no message can be retried."""
-        self._failed(failure, self.me, 0)
-
-    def _failed(self, failure: HandlerRaised, peer: Member, sequence: int) -> None:
-        self.tainted = True
-        policy = self.setup.options.get("on_error", "halt") if sequence else "halt"
-        self.liaison.say(
-            "failed",
-            policy=policy,
-            key=[peer.name, peer.birth, sequence],
-            method=failure.method,
-            error=pack_error(failure.cause, participant=self.me.name),
-            text=f"{type(failure.cause).__name__}: {failure.cause}",
-        )
 
     def _release(self) -> None:
         """What a step sent leaves, in order per receiver; names nobody has resolved wait."""

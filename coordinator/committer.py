@@ -1,0 +1,99 @@
+"""The durable half of a commit: the manifest, the row, and what to do when the catalog does not answer."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from cutline.barrier.commit import Decide, ManifestDurable, RowDecided, WriteManifest
+from cutline.barrier.cut import in_flight
+from cutline.errors import Fenced, StorageError
+from cutline.storage import Manifest, MemberImage
+from cutline.storage.image import ImageRef
+
+if TYPE_CHECKING:
+    from .runner import Coordinator
+
+__all__ = ("Committer",)
+
+
+class Committer:
+    """Performs what the commit automaton decides about durable things."""
+
+    def __init__(self, coordinator: Coordinator) -> None:
+        self.c = coordinator
+
+    def compose(self, action: WriteManifest) -> ManifestDurable:
+        """The manifest of a cut that has proved itself, and the figures of its row."""
+        c = self.c
+        checkpoint = action.checkpoint
+        entry = c.open[checkpoint]
+        images = {
+            member.name: MemberImage(member.birth, ImageRef.from_doc(report["image"]))
+            for member, report in action.reports.items()
+        }
+        facts = {member.name: dict(report["facts"]) for member, report in action.reports.items()}
+        entry.summary = {
+            "participants": len(images),
+            "in_flight_messages": in_flight(action.claims),
+            "changed_bytes": sum(fact["changed_bytes"] for fact in facts.values()),
+            "written_bytes": sum(fact["written_bytes"] for fact in facts.values()),
+            "state_bytes": sum(fact["state_bytes"] for fact in facts.values()),
+            "stall_ms_max": max(fact["stall_ms"] for fact in facts.values()),
+            "handled": {name: fact["handled"] for name, fact in facts.items()},
+            "handlers": {name: fact["handlers"] for name, fact in facts.items()},
+            "extra": {name: fact["extra"] for name, fact in facts.items() if "extra" in fact},
+        }
+        entry.manifest = Manifest(
+            system=c.settings.system,
+            lineage=c.lineage,
+            checkpoint=checkpoint,
+            epoch=c.epoch,
+            kind="full" if entry.start.full else "delta",
+            label=entry.start.label,
+            parent_checkpoint=(c.lineage, c.committed) if c.committed else None,
+            created_at=c.wall(),
+            images=images,
+            channels={
+                "in_flight_messages": entry.summary["in_flight_messages"],
+                "members": {
+                    seat.member.name: {"class_name": seat.class_name, "options": dict(seat.options)}
+                    for seat in c.roster
+                    if seat.member.name in images
+                },
+            },
+        )
+        return ManifestDurable(checkpoint)
+
+    def decide(self, action: Decide) -> RowDecided | None:
+        """The row. Nothing is said to anybody before it says so."""
+        c = self.c
+        entry = c.open[action.checkpoint]
+        try:
+            if action.commit:
+                assert entry.manifest is not None
+                entry.summary["duration_ms"] = (c.now() - entry.began) * 1000
+                c.store.commit_cut(c.lease, entry.manifest, entry.summary, c.wall())
+                return RowDecided(action.checkpoint, True, "")
+            c.catalog.abort(c.lease, c.lineage, action.checkpoint, action.reason, c.wall())
+            return RowDecided(action.checkpoint, False, action.reason)
+        except Fenced as error:
+            c.ended = f"fenced: {error}"
+            return None
+        except StorageError as error:
+            return self._undecidable(action, error)
+
+    def _undecidable(self, action: Decide, error: StorageError) -> RowDecided | None:
+        """The write failed: only the row says whether it happened after all."""
+        c = self.c
+        try:
+            fate = c.catalog.fate(c.lineage, action.checkpoint)
+            if fate == "begun":
+                c.catalog.abort(c.lease, c.lineage, action.checkpoint, str(error), c.wall())
+                fate = "aborted"
+        except StorageError as second:
+            # The catalog cannot be asked. The participants go on without this checkpoint; a later tick or
+            # the next coordinator reads the row and decides.
+            c.notice("catalog_unreachable", text=str(second))
+            c.recoverer.undecidable[action.checkpoint] = action
+            return None
+        return RowDecided(action.checkpoint, fate == "committed", str(error))

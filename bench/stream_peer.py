@@ -1,0 +1,157 @@
+"""The baseline of channel_vs_transport: batches of calls over the same gRPC transport, and nothing else.
+
+Two processes, a receiver and a sender, run by `StreamPair`. Messages are encoded, put together and
+dispatched as participants do it (`cutline.participant.messages`), batches are as large as frames; but there
+are no numbers, digests, acks, credit, captures, questions or counters. It is what an application would write
+that does without all of that.
+
+Each process takes one JSON document a line on standard input and answers with one a line.
+"""
+
+from __future__ import annotations
+
+import json
+import queue
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from cutline.barrier.channel import FRAME_BYTES, FRAME_MESSAGES
+from cutline.participant.messages import decode_frame, encode_tell, pack_arguments, unpack_arguments
+from cutline.participant.transport import Link, LinkUp, PacketIn
+from cutline.participant.transport_grpc import GrpcTransport
+
+from bench.sender_receiver import CHUNK, Receiver, send_chunk
+
+__all__ = ("StreamPair",)
+
+_TOKEN = "bench"
+
+
+class _Stub:
+    """What stands for the receiver at the sender: ``stub.take.tell(...)`` collects an encoded call."""
+
+    def __init__(self, out: list[bytes]) -> None:
+        self.out = out
+        self.take = self
+
+    def tell(self, *args: Any) -> None:
+        arguments = pack_arguments(args, {}, participant="sender", where="arguments of take")
+        self.out.append(encode_tell("take", arguments))
+
+
+def _send_batches(link: Link, out: list[bytes]) -> None:
+    start = 0
+    while start < len(out):
+        stop, size = start, 0
+        while stop < len(out) and stop - start < FRAME_MESSAGES and size < FRAME_BYTES:
+            size += len(out[stop])
+            stop += 1
+        link.send(b"".join(out[start:stop]))
+        start = stop
+    out.clear()
+
+
+def _say(**doc: Any) -> None:
+    print(json.dumps(doc), flush=True)
+
+
+def _receive() -> None:
+    events: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    transport = GrpcTransport(_TOKEN, events.put, "unix:", "receiver")
+    _say(address=transport.start())
+    live: dict[str, Any] = {}
+    for line in sys.stdin:
+        receiver = Receiver()
+        receiver.expect(json.loads(line)["messages"])
+        methods: dict[str, Callable[..., Any]] = {"take": receiver.take}
+        _say(ready=True)
+        while not receiver.ended:
+            event = events.get()
+            if not isinstance(event, PacketIn):
+                continue
+            for _kind, _number, method, packed in decode_frame(event.payload):
+                args, kwargs = unpack_arguments(packed, participant="receiver", live=live)
+                methods[method](*args, **kwargs)
+        _say(count=receiver.count, bytes=receiver.bytes, ended=receiver.ended)
+    transport.close()
+
+
+def _send(address: str) -> None:
+    events: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    transport = GrpcTransport(_TOKEN, events.put, None, "sender")
+    transport.start()
+    transport.connect(address, b"", "receiver")
+    event = events.get(timeout=30)
+    assert isinstance(event, LinkUp), event
+    out: list[bytes] = []
+    stub = _Stub(out)
+    _say(ready=True)
+    for line in sys.stdin:
+        order = json.loads(line)
+        left, payload = order["messages"], bytes(order["size"])
+        began = Receiver.clock()
+        while left > 0:
+            send_chunk(stub, payload, min(CHUNK, left))
+            _send_batches(event.link, out)
+            left -= CHUNK
+        _say(began=began)
+    transport.close()
+
+
+class StreamPair:
+    """Both processes of the baseline, and one measurement after the other."""
+
+    def __init__(self) -> None:
+        self._processes: list[subprocess.Popen[str]] = []
+        try:
+            self._receiver = self._start("receive")
+            address = self._hear(self._receiver)["address"]
+            self._sender = self._start("send", address)
+            self._hear(self._sender)
+        except BaseException:
+            self.close()
+            raise
+
+    def _start(self, *arguments: str) -> subprocess.Popen[str]:
+        command = [sys.executable, "-m", "bench.stream_peer", *arguments]
+        process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self._processes.append(process)
+        return process
+
+    @staticmethod
+    def _hear(process: subprocess.Popen[str]) -> dict[str, Any]:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        if not line:
+            raise RuntimeError(f"the baseline's process {process.args!r} ended")
+        doc: dict[str, Any] = json.loads(line)
+        return doc
+
+    def _order(self, process: subprocess.Popen[str], **doc: Any) -> None:
+        assert process.stdin is not None
+        process.stdin.write(json.dumps(doc) + "\n")
+        process.stdin.flush()
+
+    def rate(self, messages: int, size: int) -> float:
+        """Messages a second, from the sender's first call to the receiver's last."""
+        self._order(self._receiver, messages=messages)
+        self._hear(self._receiver)
+        self._order(self._sender, messages=messages, size=size)
+        began = self._hear(self._sender)["began"]
+        report = self._hear(self._receiver)
+        if (report["count"], report["bytes"]) != (messages, messages * size):
+            raise AssertionError(f"the baseline lost or doubled messages: {report}")
+        return messages / float(report["ended"] - began)
+
+    def close(self) -> None:
+        for process in reversed(self._processes):
+            for stream in (process.stdin, process.stdout):
+                if stream is not None:
+                    stream.close()
+            process.wait(timeout=30)
+
+
+if __name__ == "__main__":
+    _receive() if sys.argv[1] == "receive" else _send(sys.argv[2])

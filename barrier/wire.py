@@ -32,6 +32,13 @@ __all__ = (
 
 PROTOCOL = 1
 _FRAME, _MARKER, _ACK = 1, 2, 3
+_HEAD_SHAPE = (int, str, int, str, int, str, int)
+_MARK_SHAPE = (int, int, bool)
+_SHAPES: dict[Any, tuple[type, ...]] = {
+    _FRAME: (*_HEAD_SHAPE, int, tuple, int, int, bytes, int),
+    _MARKER: (*_HEAD_SHAPE, int, tuple),
+    _ACK: (*_HEAD_SHAPE, int, int, int),
+}
 
 
 def _head(kind: int, stamp: Stamp) -> list[Any]:
@@ -65,19 +72,22 @@ def unpack(packet: bytes) -> FrameArrived | MarkerArrived | AckArrived:
     try:
         fields = msgpack.unpackb(packet, use_list=False, max_bin_len=len(packet), max_str_len=len(packet))
         kind, run, epoch, sender, sender_birth, receiver, receiver_birth, *rest = fields
-        stamp = Stamp(run, epoch, Member(sender, sender_birth), Member(receiver, receiver_birth))
-        if kind == _ACK:
-            received, released, limit = rest
-            return AckArrived(stamp, Positions(received, released, limit))
-        committed, marks, *frame = rest
-        marks = tuple([Mark(*mark) for mark in marks]) if marks else ()
-        if kind == _MARKER:
-            return MarkerArrived(stamp, marks, committed)
-        if kind == _FRAME:
-            return FrameArrived(stamp, marks, committed, Frame(*frame))
+        shape = _SHAPES.get(kind)
     except (ValueError, TypeError, msgpack.UnpackException) as error:
         raise ValueError(f"a packet that no peer sends: {error}") from error
-    raise ValueError(f"a packet of unknown kind {kind!r}")
+    if tuple(map(type, fields)) != shape:
+        raise ValueError(f"a packet of kind {kind!r} with fields that no peer sends")
+    stamp = Stamp(run, epoch, Member(sender, sender_birth), Member(receiver, receiver_birth))
+    if kind == _ACK:
+        return AckArrived(stamp, Positions(*rest))
+    committed, marks, *frame = rest
+    if marks:
+        if any(type(mark) is not tuple or tuple(map(type, mark)) != _MARK_SHAPE for mark in marks):
+            raise ValueError("a packet with marks that no peer sends")
+        marks = tuple([Mark(*mark) for mark in marks])
+    if kind == _MARKER:
+        return MarkerArrived(stamp, marks, committed)
+    return FrameArrived(stamp, marks, committed, Frame(*frame))
 
 
 def claims_to_doc(table: ChannelTable) -> dict[str, Any]:

@@ -145,7 +145,10 @@ def _watch(run: _Run) -> bool:
     seen, moved_at = -1, time.monotonic()
     with Bar(quiet=run.options.as_json) as bar:
         while True:
-            progress = _ask_all(run, "progress")
+            try:
+                progress = _ask_all(run, "progress")
+            except TimeoutError:
+                return False
             handled = sum(each["handled"] for each in progress.values())
             if handled != seen:
                 seen, moved_at = handled, time.monotonic()
@@ -167,7 +170,7 @@ def _watch(run: _Run) -> bool:
 
 def _ask_all(run: _Run, method: str) -> dict[str, Any]:
     """One read of every participant; asked again if a recovery comes between."""
-    deadline = time.monotonic() + 120.0
+    deadline = time.monotonic() + 2 * STILL_SECONDS
     while True:
         try:
             refs = {
@@ -175,7 +178,7 @@ def _ask_all(run: _Run, method: str) -> dict[str, Any]:
                 for name, handle in run.handles.items()
             }
             run.polls += len(refs)
-            return {name: ref.result(timeout=30.0) for name, ref in refs.items()}
+            return {name: ref.result(timeout=STILL_SECONDS) for name, ref in refs.items()}
         except (RolledBack, TimeoutError):
             if time.monotonic() > deadline:
                 raise

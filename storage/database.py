@@ -67,6 +67,8 @@ class Database:
                     raise
             except sqlite3.Error as error:
                 raise self._meaning(error) from error
+            except UnicodeDecodeError as error:
+                raise self._corrupt("it holds text that is none") from error
             except UnicodeEncodeError as error:
                 raise RefusedOption(f"{error.object!r:.80} has characters that no name can have") from error
 
@@ -126,7 +128,7 @@ class Database:
     def check(self) -> None:
         """Raises Corrupt if the file's structure is damaged."""
         with self.reading() as connection:
-            found = [row[0] for row in connection.execute("PRAGMA quick_check(3)")]
+            found = [row[0] for row in connection.execute("PRAGMA integrity_check(3)")]
         if found != ["ok"]:
             raise self._corrupt("; ".join(map(str, found)))
 

@@ -35,7 +35,10 @@ __all__ = ("CATALOG_FORMAT", "SqliteCatalog")
 
 CATALOG_FORMAT = 1
 
-_LIVING = "l.system = ? AND c.fate = 'committed' AND c.condemned = 0"
+
+def _living(rows: list[CheckpointRow]) -> list[CheckpointRow]:
+    """Filtered here and not by SQL: a row's fate counts only after its seal was checked."""
+    return [row for row in rows if row.fate == "committed" and not row.condemned]
 
 
 class SqliteCatalog:
@@ -216,9 +219,7 @@ class SqliteCatalog:
             if label is not None:
                 self._free_label(connection, lineage, check_label(label))
             # A damaged row must not keep the system from going on after it.
-            committed = self._table.rows(
-                connection, f"{_LIVING} AND c.lineage = ?", (lease.system, lineage), []
-            )
+            committed = _living(self._table.rows(connection, "c.lineage = ?", (lineage,), []))
             row = CheckpointRow(
                 system=lease.system,
                 lineage=lineage,
@@ -292,7 +293,7 @@ class SqliteCatalog:
                 borrowed.add(key)
         if not borrowed:
             return
-        living = self._table.rows(connection, _LIVING, (row.system,), [])
+        living = _living(self._table.rows(connection, "l.system = ?", (row.system,), []))
         for holder in reversed(living):
             borrowed.difference_update(holder.blobs)
             if not borrowed:
@@ -350,8 +351,8 @@ class SqliteCatalog:
 
     def undecided(self, lineage: str) -> list[int]:
         with self.database.reading() as connection:
-            rows = self._table.rows(connection, "c.lineage = ? AND c.fate = 'begun'", (lineage,))
-        return [row.checkpoint for row in rows]
+            rows = self._table.rows(connection, "c.lineage = ?", (lineage,), [])
+        return [row.checkpoint for row in rows if row.fate == "begun"]
 
     def checkpoints(
         self,
@@ -364,17 +365,17 @@ class SqliteCatalog:
         with self.database.reading() as connection:
             rows = self._table.rows(
                 connection,
-                "l.system = ? AND c.condemned = 0 AND (? IS NULL OR c.lineage = ?)",
+                "l.system = ? AND (? IS NULL OR c.lineage = ?)",
                 (system, lineage, lineage),
                 damage,
             )
-        return [row for row in rows if row.fate in fates]
+        return [row for row in rows if row.fate in fates and not row.condemned]
 
     def find(self, system: str, point: str, lineage: str | None = None) -> CheckpointRow:
         damage: list[Corrupt] = []
         with self.database.reading() as connection:
             lines = self._lineages(connection, system)
-            rows = self._table.rows(connection, _LIVING, (system,), damage)
+            rows = _living(self._table.rows(connection, "l.system = ?", (system,), damage))
         try:
             return found_or_refused(system, str(point), lineage, lines, rows)
         except CheckpointNotFound as error:
@@ -386,7 +387,7 @@ class SqliteCatalog:
     def pin(self, lease: Lease, lineage: str, checkpoint: int, label: str) -> None:
         check_label(label)
         with self.database.writing() as connection:
-            row = self._living(connection, lease, lineage, checkpoint)
+            row = self._pinnable(connection, lease, lineage, checkpoint)
             if row.label == label:
                 return
             if row.label is not None:
@@ -396,12 +397,12 @@ class SqliteCatalog:
 
     def unpin(self, lease: Lease, lineage: str, checkpoint: int, label: str) -> None:
         with self.database.writing() as connection:
-            row = self._living(connection, lease, lineage, checkpoint)
+            row = self._pinnable(connection, lease, lineage, checkpoint)
             if row.label != label:
                 raise CheckpointNotFound(f"{row} does not have the label {label!r}", label=label)
             self._table.put(connection, dataclasses.replace(row, label=None))
 
-    def _living(
+    def _pinnable(
         self, connection: sqlite3.Connection, lease: Lease, lineage: str, checkpoint: int
     ) -> CheckpointRow:
         self._leases.fence(connection, lease)

@@ -10,6 +10,7 @@ import asyncio
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeout
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
@@ -20,7 +21,7 @@ from cutline.participant.driver import DriverRunner, Place, Submission
 from cutline.participant.handle import CallOptions, Handle, Ref, live_loaders
 from cutline.participant.messages import encode_ask, pack_arguments, unpack_error, unpack_value
 
-__all__ = ("DriverPort",)
+__all__ = ("DriverPort", "outcome")
 
 T = TypeVar("T")
 
@@ -212,12 +213,12 @@ class DriverPort:
     def result(self, ref: Ref[Any], timeout: float | None, committed: bool) -> Any:
         """Blocks for an answer."""
         self._check()
-        future = self._future(ref)
-        ok, packed = future.result(timeout)
+        what = f"answer of {ref.target}.{ref.method}"
+        ok, packed = outcome(self._future(ref), timeout, what)
         if committed:
             stable: Future[None] = Future()
             self.runner.post(lambda: self._await_stable(ref.number, stable))
-            stable.result(timeout)
+            outcome(stable, timeout, f"checkpoint that holds the {what}")
         if ok:
             return unpack_value(packed, participant=self.name, live=self.live)
         raise unpack_error(packed, participant=self.name, live=self.live)
@@ -276,6 +277,20 @@ class DriverPort:
         if owner == self.name:
             ref.future = self.runner.waiting.get(number)
         return ref
+
+
+def outcome(future: Future[T], timeout: float | None, what: str) -> T:
+    """What a future comes to.
+
+    Raises:
+        TimeoutError: nothing in `timeout` seconds; names `what`. (Python 3.10's futures have another one.)
+    """
+    try:
+        return future.result(timeout)
+    except FutureTimeout:
+        if future.done():
+            raise
+        raise TimeoutError(f"no {what} in {timeout} s") from None
 
 
 class _Awaitable:

@@ -15,7 +15,6 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future
-from concurrent.futures import TimeoutError as FutureTimeout
 from concurrent.futures import wait as wait_futures
 from pathlib import Path
 from typing import Any, TypeVar
@@ -38,7 +37,7 @@ from cutline.participant.runner import Setup
 from cutline.participant.transport_grpc import GrpcTransport
 from cutline.storage import open_store
 
-from .driver_port import DriverPort
+from .driver_port import DriverPort, outcome
 from .supervise import Supervisor
 
 __all__ = ("System", "start", "get", "wait")
@@ -128,7 +127,7 @@ class System:
         self._supervisor = Supervisor(spec, self._coordinator_gone)
         try:
             self._build(spec)
-            self._runner.went.result(timeout=120.0)
+            outcome(self._runner.went, 120.0, "first checkpoint")
         except BaseException:
             self._close()
             raise
@@ -293,7 +292,7 @@ class System:
         done: Future[Any] = Future()
         self._port._check()
         self._runner.post(lambda: self._runner.request(what, fields, done))
-        return done.result(timeout)
+        return outcome(done, timeout, f"reply of the coordinator to {what!r}")
 
     def checkpoint(self) -> int:
         """Takes a checkpoint now and returns its id when it is committed.
@@ -380,7 +379,7 @@ class System:
                 self._runner.rolled_back = None
                 last = self._request("checkpoint", timeout=30.0)["checkpoint"]
                 self._say(f"stopped at checkpoint {last}")
-        except (CutlineError, TimeoutError, FutureTimeout) as error:
+        except (CutlineError, TimeoutError) as error:
             self._say(f"stopped without a last checkpoint: {error}")
         finally:
             self._close()

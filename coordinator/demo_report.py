@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -47,7 +48,7 @@ def print_report(document: dict[str, Any], folder: Path, *, as_json: bool) -> No
     if as_json:
         print(json.dumps(document))
         if not document["identical"]:
-            print("DIFFERENT", flush=True)
+            print("DIFFERENT", file=sys.stderr)
         return
     console = Console()
     console.print(_kill_table(document["kills"]))

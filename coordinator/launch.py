@@ -1,21 +1,19 @@
 """Starting participant processes: launch documents, the zygote, and the folder of one run.
 
-Sockets and flight recorders of a run live in a private temporary folder (0700); its name is in the seat,
-so that a new coordinator finds what an older one started.
+Sockets and flight recorders of a run live in a private temporary folder (0700) that the driver makes and
+removes, so that a new coordinator finds what an older one started.
 """
 
 from __future__ import annotations
 
 import os
 import secrets
-import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import msgpack
 
-from cutline.barrier import Member
 from cutline.participant.processes import process_started
 from cutline.participant.zygote import ChildExited, Zygote
 
@@ -39,6 +37,7 @@ class Launcher:
         token: str,
         program: Mapping[str, Any],
         hash_seed: int,
+        folder: Path,
         break_mode: str = "",
     ) -> None:
         self.system = system
@@ -47,7 +46,7 @@ class Launcher:
         self.token = token
         self.program = dict(program)
         self.break_mode = break_mode
-        self.folder = Path(tempfile.mkdtemp(prefix="cutline-"))
+        self.folder = folder
         # Handlers are run again after a crash, in another process: iteration over sets of strings must
         # have the same order there, so all processes of a lineage share one seed.
         self.zygote = Zygote(post, env={"PYTHONHASHSEED": str(hash_seed)})
@@ -86,10 +85,6 @@ class Launcher:
         )
         seat.started = process_started(seat.pid) if os.path.exists(f"/proc/{seat.pid}") else 0.0
         seat.phase, seat.launched_at, seat.link, seat.address = "starting", now, None, ""
-
-    def flight_of(self, member: Member) -> Path:
-        """A recorder for a participant that is hosted in another process of ours (the driver)."""
-        return self.folder / f"{member.name}-{member.birth}.flight"
 
     def close(self) -> None:
         """Ends the zygote; participants live on."""

@@ -11,10 +11,12 @@ from __future__ import annotations
 
 import base64
 import os
+import shutil
 import signal
 import sys
 import threading
 import time
+from pathlib import Path
 from typing import Any
 
 import msgpack
@@ -28,6 +30,7 @@ from cutline.participant.transport_grpc import GrpcTransport
 from cutline.storage import Lease, Owner, Store, open_store, store_path
 
 from .launch import Launcher
+from .recover import await_ends
 from .runner import LEASE_SECONDS, Coordinator, Settings
 
 __all__ = ("main",)
@@ -50,8 +53,11 @@ def main() -> int:
     try:
         coordinator.run()
     finally:
-        coordinator.launcher.close()
+        # What was said to them must leave before the links are closed; then they end by themselves.
         coordinator.transport.close()
+        await_ends(coordinator.roster, _PATIENCE)
+        coordinator.launcher.close()
+        shutil.rmtree(spec["run_folder"], ignore_errors=True)
         remove_endpoint(store_path(spec["store"]), coordinator.settings.system, os.getpid())
         if not (coordinator.ended or "").startswith("fenced"):
             store.catalog.release_lease(coordinator.lease)
@@ -93,6 +99,7 @@ def start(spec: dict[str, Any]) -> tuple[Coordinator, Store]:
             program=spec["program"],
             hash_seed=int(lineage[:7], 16),
             break_mode=settings.break_mode,
+            folder=Path(spec["run_folder"]),
         )
         coordinator.attach(transport, launcher)
         address = transport.start()

@@ -15,6 +15,8 @@ from __future__ import annotations
 
 import os
 import signal
+import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,7 +35,7 @@ from .roster import Seat
 if TYPE_CHECKING:
     from .runner import Coordinator
 
-__all__ = ("Recoverer", "RETRIES", "KILLS")
+__all__ = ("Recoverer", "RETRIES", "KILLS", "await_ends")
 
 RETRIES = 3
 KILLS = 5
@@ -92,7 +94,7 @@ class Recoverer:
         seats = [seat for seat in c.roster]
         epoch = c.catalog.epoch(c.lineage)
         missing = [seat for seat in seats if seat.phase == "lost"]
-        out_of_step = [seat for seat in seats if seat.phase != "running" or seat.handled != epoch]
+        out_of_step = [seat for seat in seats if seat.phase != "running" or seat.epoch != epoch]
         if missing and c.now() < self.gather_until and not any(self._is_dead(seat) for seat in missing):
             return
         self.gathering = False
@@ -398,6 +400,17 @@ class Recoverer:
             self.undecidable[action.checkpoint] = action
             return
         c.feed(RowDecided(action.checkpoint, fate == "committed", "the catalog was away"))
+
+
+def await_ends(seats: Iterable[Seat], patience: float) -> None:
+    """Waits until the participants' processes have ended; ends those that do not within `patience` s."""
+    waiting = [seat for seat in seats if seat.pid and seat.member.name != DRIVER]
+    deadline = time.monotonic() + patience
+    while waiting and time.monotonic() < deadline:
+        waiting = [seat for seat in waiting if process_alive(seat.pid, seat.started)]
+        time.sleep(0.01)
+    for seat in waiting:
+        _end(seat.pid, seat.started)
 
 
 def _how(returncode: int | None) -> str:

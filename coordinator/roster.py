@@ -29,7 +29,7 @@ class Seat:
     flight: str = ""
     link: Link | None = None
     launched_at: float = 0.0
-    handled: int = 0
+    epoch: int = -1
     beat: Mapping[str, Any] = field(default_factory=dict)
     deaths: int = 0
 

@@ -65,7 +65,7 @@ class Service:
         if phase == "failed":
             self._failed(seat, doc)
         elif c.recoverer.gathering:
-            seat.phase, seat.handled = phase, doc["epoch"]
+            seat.phase, seat.epoch = phase, doc["epoch"]
             c.recoverer.gathered()
         elif c.recovery.restoring:
             if phase == "restored" and doc["epoch"] == c.epoch:

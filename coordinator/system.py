@@ -10,7 +10,9 @@ import atexit
 import logging
 import os
 import secrets
+import shutil
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -106,6 +108,7 @@ def start(
         "token": secrets.token_hex(16),
         "driver_pid": os.getpid(),
         "listen": listen,
+        "run_folder": tempfile.mkdtemp(prefix="cutline-run-"),
         "program": describe_program(),
         "fresh": fresh,
         "restore": restore,
@@ -121,10 +124,15 @@ class System:
         self.folder = folder
         self.notices: list[dict[str, Any]] = []
         self._quiet = quiet
+        self._run_folder: str = spec["run_folder"]
         self._claimed: set[str] = set()
         self._stopped = False
         self._stop_lock = threading.Lock()
-        self._supervisor = Supervisor(spec, self._coordinator_gone)
+        try:
+            self._supervisor = Supervisor(spec, self._coordinator_gone)
+        except BaseException:
+            shutil.rmtree(self._run_folder, ignore_errors=True)
+            raise
         try:
             self._build(spec)
             outcome(self._runner.went, 120.0, "first checkpoint")
@@ -396,6 +404,7 @@ class System:
             self._thread.join(timeout=10.0)
             self._stop_beat()
         self._supervisor.stop()
+        shutil.rmtree(self._run_folder, ignore_errors=True)
         if runner is not None:
             runner.transport.close()
             runner.persister.close()

@@ -20,8 +20,10 @@ Flow: the receiver grants numbers up to ``limit``; the sender transmits only fra
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Sequence
+from itertools import accumulate
 
 from .messages import Frame, InPart, Mark, Member, OutPart, Positions, chain
 
@@ -101,11 +103,11 @@ class Outgoing:
             return
         # A receiver does not report the last quarter of a window that it has free: no frame may need it.
         start, most = 0, min(FRAME_MESSAGES, self.window - self.window // 4)
+        ends = list(accumulate(map(len, pending)))
         while start < len(pending):
-            stop, size = start, 0
-            while stop < len(pending) and stop - start < most and (stop == start or size < FRAME_BYTES):
-                size += len(pending[stop])
-                stop += 1
+            # The message that reaches FRAME_BYTES is the frame's last one.
+            full = (ends[start - 1] if start else 0) + FRAME_BYTES
+            stop = min(bisect_left(ends, full, start) + 1, start + most, len(pending))
             body = b"".join(pending[start:stop])
             last = self.sent + stop - start
             digest = chain(self.digest, last, body)

@@ -2,10 +2,14 @@
 
 It survives SIGKILL, so after a loss the coordinator knows the message that was being handled (a message
 that kills its process again and again must not do so for ever, RULES 6) and how many handlers had run. It
-is also how a handler that holds the GIL for a minute can be named from outside. Layout, little endian:
-messages handled in this history (u64), handlers run in this history (u64), handlers run by this process
-(u64), sequence number in hand or 0 (u64), birth of its sender (u64), length and UTF-8 bytes of its name.
-Writes are plain stores to the mapping; there is no fsync, and after a power loss the file means nothing.
+is also how a handler that holds the GIL for a minute can be named from outside.
+
+A *run* is a row of messages of one channel that were all calls. Its counts are written once, at its
+beginning; per message there are two stores: its number before the handler, and again after it. Layout,
+unsigned 64-bit words in the machine's order: number in hand, last number done, first number of the run;
+before the run: messages handled in this history, handlers run in this history, handlers run by this process;
+birth of the sender, length of its name; then the name in UTF-8. Writes are plain stores to the mapping; there
+is no fsync, and after a power loss the file means nothing.
 """
 
 from __future__ import annotations
@@ -13,16 +17,19 @@ from __future__ import annotations
 import mmap
 import os
 import struct
+from collections.abc import MutableSequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 from cutline.barrier import Member
 
-__all__ = ("Flight", "FlightRecord", "read_flight")
+__all__ = ("Flight", "FlightRecord", "read_flight", "IN_HAND", "DONE")
 
+IN_HAND, DONE = 0, 1
 _SIZE = 4096
-_COUNTS = struct.Struct("<QQQQ")
-_SENDER = struct.Struct("<QH")
+_RUN = struct.Struct("=QQQQQQ")
+_SENDER = struct.Struct("=QQ")
+_NAME_AT = _RUN.size + _SENDER.size
 
 
 class FlightRecord(NamedTuple):
@@ -36,31 +43,33 @@ class FlightRecord(NamedTuple):
 
 
 class Flight:
-    """The writing side, owned by one participant process."""
+    """The writing side, owned by one participant; without a path nobody else can read it.
 
-    def __init__(self, path: Path) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600)
-        try:
-            os.ftruncate(descriptor, _SIZE)
-            self._map = mmap.mmap(descriptor, _SIZE)
-        finally:
-            os.close(descriptor)
+    ``words[IN_HAND]`` and ``words[DONE]`` are for the loop that handles messages.
+    """
+
+    def __init__(self, path: Path | None) -> None:
+        if path is None:
+            self._map = mmap.mmap(-1, _SIZE)
+        else:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600)
+            try:
+                os.ftruncate(descriptor, _SIZE)
+                self._map = mmap.mmap(descriptor, _SIZE)
+            finally:
+                os.close(descriptor)
+        self.words = cast(MutableSequence[int], memoryview(self._map).cast("Q"))
         self._sender: Member | None = None
-        self._write = _COUNTS.pack_into
 
-    def begin(self, handled: int, handlers: int, run: int, sender: Member, sequence: int) -> None:
-        """A message is taken in hand."""
+    def open(self, handled: int, handlers: int, run: int, sender: Member, first: int) -> None:
+        """A run begins: the counts before it, and the number of its first message."""
         if sender is not self._sender:
-            name = sender.name.encode()[: _SIZE - 64]
-            _SENDER.pack_into(self._map, 32, sender.birth, len(name))
-            self._map[42 : 42 + len(name)] = name
+            name = sender.name.encode()[: _SIZE - _NAME_AT]
+            _SENDER.pack_into(self._map, _RUN.size, sender.birth, len(name))
+            self._map[_NAME_AT : _NAME_AT + len(name)] = name
             self._sender = sender
-        self._write(self._map, 0, handled, handlers, run, sequence)
-
-    def end(self, handled: int, handlers: int, run: int) -> None:
-        """It was handled."""
-        self._write(self._map, 0, handled, handlers, run, 0)
+        _RUN.pack_into(self._map, 0, 0, first - 1, first, handled, handlers, run)
 
 
 def read_flight(path: Path) -> FlightRecord | None:
@@ -71,7 +80,11 @@ def read_flight(path: Path) -> FlightRecord | None:
         return None
     if len(raw) < _SIZE:
         return None
-    handled, handlers, run, sequence = _COUNTS.unpack_from(raw, 0)
-    birth, length = _SENDER.unpack_from(raw, 32)
-    name = raw[42 : 42 + length].decode(errors="replace")
-    return FlightRecord(handled, handlers, run, Member(name, birth) if sequence else None, sequence)
+    in_hand, done, first, handled, handlers, run = _RUN.unpack_from(raw, 0)
+    so_far = done + 1 - first if first else 0
+    birth, length = _SENDER.unpack_from(raw, _RUN.size)
+    sender, sequence = None, 0
+    if in_hand > done:
+        name = raw[_NAME_AT : _NAME_AT + length].decode(errors="replace")
+        sender, sequence = Member(name, birth), in_hand
+    return FlightRecord(handled + so_far, handlers + so_far, run + so_far, sender, sequence)

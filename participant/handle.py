@@ -144,7 +144,7 @@ def me() -> Handle:
 class Handle:
     """A participant, by name. ``handle.method.remote(...)`` asks, ``handle.method.tell(...)`` tells."""
 
-    __slots__ = ("_cutline_name", "_cutline_class", "_cutline_port", "__weakref__")
+    __slots__ = ("_cutline_name", "_cutline_class", "_cutline_port", "__dict__", "__weakref__")
 
     def __init__(self, name: str, class_name: str = "", port: Port | None = None) -> None:
         self._cutline_name = name
@@ -154,7 +154,13 @@ class Handle:
     def __getattr__(self, method: str) -> Method[..., Any]:
         if method.startswith("__") and method.endswith("__"):
             raise AttributeError(method)
-        return Method(self, method)
+        # Found here the next time: a told message costs less than making this object does.
+        found: Method[..., Any] = self._method(method)
+        self.__dict__[method] = found
+        return found
+
+    def _method(self, method: str) -> Method[Any, Any]:
+        return Method(self._cutline_name, self._cutline_class, self._cutline_port, method)
 
     def on(self, method: Callable[P, Any]) -> Method[P, Any]:
         """The typed spelling: ``handle.on(Editor.submit).remote("a")`` checks the arguments.
@@ -162,7 +168,7 @@ class Handle:
         The first parameter of an unbound method is its self; type checkers see it, so pass the handle's
         class method as it stands and call with the remaining arguments.
         """
-        return Method(self, method.__name__)
+        return self._method(method.__name__)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _load_handle, (self._cutline_name, self._cutline_class)
@@ -180,27 +186,32 @@ class Handle:
 class Method(Generic[P, T]):
     """One method of a participant, ready to be called."""
 
-    __slots__ = ("_handle", "_method", "_options")
+    __slots__ = ("_target", "_class", "_port", "_method", "_options", "_checked_port")
 
-    def __init__(self, handle: Handle, method: str, options: CallOptions = _DEFAULTS) -> None:
-        self._handle = handle
+    def __init__(
+        self, target: str, class_name: str, port: Port | None, method: str, options: CallOptions = _DEFAULTS
+    ) -> None:
+        self._target = target
+        self._class = class_name
+        self._port = port
         self._method = method
         self._options = options
+        self._checked_port: Port | None = None
 
-    def _checked(self) -> tuple[Port, str]:
-        handle = self._handle
-        port = handle._cutline_port or current_port()
-        known = port.methods_of(handle._cutline_class) if handle._cutline_class else None
+    def _check(self) -> Port:
+        """The port to call through. One that the handle is bound to is asked once, another each time."""
+        port = self._port or current_port()
+        known = port.methods_of(self._class) if self._class else None
         if known is not None and self._method not in known:
             near = difflib.get_close_matches(self._method, known, 1)
             hint = f"; did you mean {near[0]!r}?" if near else ""
             raise UnknownMethod(
-                f"participant {handle._cutline_name!r} ({handle._cutline_class}) has no method "
-                f"{self._method!r}{hint}",
-                participant=handle._cutline_name,
+                f"participant {self._target!r} ({self._class}) has no method {self._method!r}{hint}",
+                participant=self._target,
                 method=self._method,
             )
-        return port, handle._cutline_name
+        self._checked_port = self._port
+        return port
 
     def remote(self, *args: P.args, **kwargs: P.kwargs) -> Ref[T]:
         """Asks: the returned Ref stands for the answer.
@@ -209,22 +220,21 @@ class Method(Generic[P, T]):
             UnknownMethod: the class has no such method.
             CannotCapture: an argument cannot travel; the message says where it is.
         """
-        port, name = self._checked()
-        return port.ask(name, self._method, args, kwargs, self._options)
+        port = self._checked_port or self._check()
+        return port.ask(self._target, self._method, args, kwargs, self._options)
 
     def tell(self, *args: P.args, **kwargs: P.kwargs) -> None:
         """Tells: no answer is wanted. Raises as `remote` does."""
-        port, name = self._checked()
-        port.tell(name, self._method, args, kwargs, self._options)
+        port = self._checked_port or self._check()
+        port.tell(self._target, self._method, args, kwargs, self._options)
 
     def options(self, *, key: str | None = None, durable: bool = True) -> Method[P, T]:
         """The same method with other `CallOptions`; they mean something in the driver."""
-        return Method(self._handle, self._method, CallOptions(key, durable))
+        return Method(self._target, self._class, self._port, self._method, CallOptions(key, durable))
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        name = self._handle._cutline_name
         raise TypeError(
-            f"methods of participant {name!r} are called by message: "
+            f"methods of participant {self._target!r} are called by message: "
             f".{self._method}.remote(...) for an answer, .{self._method}.tell(...) without"
         )
 

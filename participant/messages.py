@@ -8,7 +8,7 @@ everything else as a pickle made by `cutline.participant.pickling`, which names 
 from __future__ import annotations
 
 import traceback
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgpack
@@ -22,6 +22,7 @@ __all__ = (
     "TELL",
     "ANSWER",
     "CHASE",
+    "are_plain",
     "decode_frame",
     "encode_ask",
     "encode_tell",
@@ -46,18 +47,25 @@ def _is_plain(value: Any) -> bool:
     return kind in _PLAIN or (kind is int and -_INT_LIMIT <= value < _INT_LIMIT)
 
 
+def are_plain(args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    """Whether arguments are their own packed form: only values of plain types, none by name."""
+    if kwargs:
+        return False
+    for value in args:
+        kind = type(value)
+        if kind not in _PLAIN and not (kind is int and -_INT_LIMIT <= value < _INT_LIMIT):
+            return False
+    return True
+
+
 def pack_arguments(args: tuple[Any, ...], kwargs: Mapping[str, Any], *, participant: str, where: str) -> Any:
     """Arguments as a list of plain values, or as a pickle.
 
     Raises:
         CannotCapture: something that cannot travel, with its path.
     """
-    if not kwargs:
-        for value in args:
-            if not _is_plain(value):
-                break
-        else:
-            return list(args)
+    if are_plain(args, kwargs):
+        return list(args)
     return dumps((args, dict(kwargs)), participant=participant, where=where)
 
 
@@ -112,19 +120,19 @@ def unpack_error(packed: bytes, *, participant: str, live: Mapping[str, Any]) ->
 
 def encode_ask(number: int, method: str, arguments: Any) -> bytes:
     """A call that wants an answer; `number` is the asker's own."""
-    packed: bytes = _pack([ASK, number, method, arguments])
+    packed: bytes = _pack((ASK, number, method, arguments))
     return packed
 
 
 def encode_tell(method: str, arguments: Any) -> bytes:
     """A call that wants none."""
-    packed: bytes = _pack([TELL, 0, method, arguments])
+    packed: bytes = _pack((TELL, 0, method, arguments))
     return packed
 
 
 def encode_answer(number: int, ok: bool, packed_value: Any) -> bytes:
     """The answer to question `number` of the receiver."""
-    packed: bytes = _pack([ANSWER, number, ok, packed_value])
+    packed: bytes = _pack((ANSWER, number, ok, packed_value))
     return packed
 
 

@@ -47,9 +47,10 @@ from .capture import check_capturable
 from .desk import Desk, HandlerRaised
 from .flight import Flight
 from .handle import bound_port
+from .handling import FLUSH_AFTER, handle_run
 from .imaging import revive
 from .liaison import COORDINATOR, Liaison
-from .messages import TELL, decode_frame
+from .messages import decode_frame
 from .method_table import MethodTable
 from .peers import Peers
 from .persist import Persisted, Persister
@@ -59,7 +60,6 @@ from .transport import Drained, LinkDown, LinkRefused, LinkUp, PacketIn, Transpo
 
 __all__ = ("Runner", "Setup")
 
-FLUSH_AFTER = 0.002
 OUTBOX_BYTES = 256 * 1024 * 1024
 STALL_AFTER = 1.0
 
@@ -94,7 +94,7 @@ class Runner:
         self.setup = setup
         self.me = setup.member
         self.blobs = blobs
-        self.flight = flight
+        self.flight = flight or Flight(None)
         self.classes = classes
         self.wall = wall
         self.now = now
@@ -110,6 +110,7 @@ class Runner:
         self.skips: frozenset[tuple[str, int, int]] = frozenset()
         self.open_frame: Any = None
         self.open_messages: list[list[Any]] = []
+        self.leaving: list[tuple[str | Member, bytes]] = []
         self.last_flush = 0.0
         self.handled_total = 0
         self.handlers_run = 0
@@ -349,40 +350,9 @@ class Runner:
         if self.open_frame is not frame:
             self.open_frame = frame
             self.open_messages = decode_frame(frame.body)
-        empty, until = self.queue.empty, self.now() + FLUSH_AFTER
-        peer, last = channel.peer, frame.last
-        while channel.processed < last:
-            sequence = channel.processed + 1
-            if not self._handle(peer, sequence, self.open_messages[sequence - frame.first]):
-                return
-            channel.processed = sequence
-            if not empty() or self.now() >= until:
-                break
-        if channel.processed == last:
+        handle_run(self, channel, frame, self.open_messages)
+        if channel.processed == frame.last:
             endpoint.consumed()
-
-    def _handle(self, peer: Member, sequence: int, message: list[Any]) -> bool:
-        desk = self.desk
-        if self.skips and (peer.name, peer.birth, sequence) in self.skips:
-            failures.bury(self, peer, sequence, message)
-        else:
-            if self.flight is not None:
-                self.flight.begin(desk.handled, desk.handlers, self.handlers_run, peer, sequence)
-            try:
-                desk.handle(peer, message)
-            except HandlerRaised as failure:
-                failures.report(self, failure, peer, sequence)
-                return False
-        desk.handled += 1
-        self.handled_total += 1
-        if message[0] <= TELL:
-            desk.handlers += 1
-            self.handlers_run += 1
-        if self.flight is not None:
-            self.flight.end(desk.handled, desk.handlers, self.handlers_run)
-        if desk.out:
-            self._release()
-        return True
 
     def fail(self, failure: HandlerRaised) -> None:
         """User code raised where nobody hears it, and no message can be retried."""
@@ -408,19 +378,29 @@ class Runner:
             self._release()
 
     def _release(self) -> None:
-        """What a step sent leaves, in order per receiver; names nobody has resolved wait."""
-        out, self.desk.out = self.desk.out, []
+        self.release(self.desk.out)
+
+    def release(self, out: list[tuple[str | Member, bytes]]) -> None:
+        """What handlers sent leaves, in order per receiver, and `out` is empty afterwards."""
         groups: dict[Member, list[bytes]] = {}
+        last: str | Member | None = None
+        row: list[bytes] = []
         for target, message in out:
-            member = target if isinstance(target, Member) else self.peers.members.get(target)
-            if member is None or (self.unresolved and member.name in self.unresolved):
-                name = target if isinstance(target, str) else target.name
-                self.unresolved.setdefault(name, []).append(message)
-                self.liaison.resolve(name)
-            else:
-                groups.setdefault(member, []).append(message)
+            if target is not last:
+                last, row = target, self._row(groups, target)
+            row.append(message)
+        out.clear()
         for member, messages in groups.items():
             self.feed(Released(member, messages))
+
+    def _row(self, groups: dict[Member, list[bytes]], target: str | Member) -> list[bytes]:
+        """The messages that leave for a target; those to a name that nobody has resolved wait."""
+        member = target if isinstance(target, Member) else self.peers.members.get(target)
+        if member is not None and member.name not in self.unresolved:
+            return groups.setdefault(member, [])
+        name = target if isinstance(target, str) else target.name
+        self.liaison.resolve(name)
+        return self.unresolved.setdefault(name, [])
 
     def release_waiting(self, name: str, member: Member) -> None:
         """A name was resolved: what waited for it leaves."""

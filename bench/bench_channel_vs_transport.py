@@ -14,7 +14,6 @@ from statistics import median
 from typing import Any
 
 import cutline
-
 from bench.row import Row, interleave
 from bench.sender_receiver import Receiver, Sender
 from bench.stream_peer import StreamPair

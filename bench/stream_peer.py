@@ -17,12 +17,11 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+from bench.sender_receiver import CHUNK, Receiver, send_chunk
 from cutline.barrier.channel import FRAME_BYTES, FRAME_MESSAGES
 from cutline.participant.messages import decode_frame, encode_tell, pack_arguments, unpack_arguments
 from cutline.participant.transport import Link, LinkUp, PacketIn
 from cutline.participant.transport_grpc import GrpcTransport
-
-from bench.sender_receiver import CHUNK, Receiver, send_chunk
 
 __all__ = ("StreamPair",)
 

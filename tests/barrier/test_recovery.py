@@ -33,7 +33,13 @@ def test_data_flows_after_the_last_confirmation() -> None:
     assert recovery.handle(Confirmed(A, 5)) == []
     assert recovery.state == Restoring(5, 7, (A, B, C), (C,))
     assert recovery.handle(Confirmed(C, 5)) == [Resume(5, 7, (A, B, C))]
-    assert recovery.state == Steady(5) and not recovery.restoring
+    assert not recovery.restoring
+
+
+def test_afterwards_it_is_steady_in_the_new_epoch() -> None:
+    recovery = begun(A)
+    recovery.handle(Confirmed(A, 5))
+    assert recovery.state == Steady(5)
 
 
 def test_a_confirmation_counts_once() -> None:

@@ -129,8 +129,10 @@ def release(user: object) -> None:
 
 def _on_loop_error(loop: asyncio.AbstractEventLoop, report: dict[str, Any]) -> None:
     # Another event loop with grpc.aio in this process (the user's) may take our wake-up byte: harmless,
-    # the loop that took it hands the work over.
-    if isinstance(report.get("exception"), BlockingIOError):
+    # the loop that took it hands the work over. And what is left of an earlier thread's calls may come to
+    # this one, whose wake-up serves the whole process: nobody waits for it any more.
+    fault = report.get("exception")
+    if isinstance(fault, BlockingIOError) or (isinstance(fault, RuntimeError) and "closed" in str(fault)):
         return
     loop.default_exception_handler(report)
 

@@ -1,4 +1,8 @@
-"""Starting participant processes: launch documents, the zygote, and the folder of one run.
+"""Starting, watching and ending participants' processes.
+
+A launch has a nonce of its own; the newborn says it in its greeting, and `Ended` names it, so that an end
+that is told late is never taken for the end of whoever came after. `ProcessLauncher` does it on this machine,
+by the zygote; other hosts have launchers of their own behind the same verbs.
 
 Sockets and flight recorders of a run live in a private temporary folder (0700) that the driver makes and
 removes, so that a new coordinator finds what an older one started.
@@ -8,84 +12,145 @@ from __future__ import annotations
 
 import os
 import secrets
+import signal
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, Protocol
 
 import msgpack
 
-from cutline.participant.processes import process_started
+from cutline.participant.processes import Watch, process_alive, process_started, watch_exit
 from cutline.participant.zygote import ChildExited, Zygote
 
 from .roster import Seat
 
-__all__ = ("Launcher",)
+__all__ = ("Ended", "Launcher", "ProcessLauncher", "launch_document")
 
 ENTRY = "cutline.participant.host_process:serve"
 
 
-class Launcher:
-    """Starts one process per participant on this machine."""
+class Ended(NamedTuple):
+    """The process of a launch has ended, says the system that runs it; `how` is for people."""
 
-    def __init__(
-        self,
-        post: Callable[[ChildExited], None],
-        *,
-        system: str,
-        run: str,
-        store: str,
-        token: str,
-        program: Mapping[str, Any],
-        hash_seed: int,
-        folder: Path,
-        break_mode: str = "",
-    ) -> None:
-        self.system = system
-        self.run = run
-        self.store = store
-        self.token = token
-        self.program = dict(program)
-        self.break_mode = break_mode
-        self.folder = folder
-        # Handlers are run again after a crash, in another process: iteration over sets of strings must
-        # have the same order there, so all processes of a lineage share one seed.
-        self.zygote = Zygote(post, env={"PYTHONHASHSEED": str(hash_seed)})
-        self.zygote.warm()
+    launch: str
+    how: str
+
+
+class Launcher(Protocol):
+    """Where participants live. `program` is shipped with each launch."""
+
+    program: dict[str, Any]
 
     def start(self, seat: Seat, mode: str, now: float, **details: Any) -> None:
-        """Starts the seat's process; fills in its pid, flight recorder and start time.
+        """Starts the seat's process; fills in its launch. `Ended` follows some day.
 
         Raises:
-            SpawnFailed: the process could not be started.
+            SpawnFailed: it could not be started.
         """
-        nonce = secrets.token_hex(4)
-        seat.flight = str(self.folder / f"{nonce}.flight")
-        spec = {
+
+    def adopt(self, seat: Seat) -> None:
+        """Watches a process that an older coordinator started; `Ended` follows, at once if it is gone."""
+
+    def alive(self, seat: Seat) -> bool:
+        """Whether the seat's process runs."""
+
+    def end(self, seat: Seat) -> None:
+        """Ends the seat's process, if it still is the one that was started."""
+
+    def close(self) -> None:
+        """Lets go; participants live on."""
+
+
+def launch_document(common: Mapping[str, Any], seat: Seat, mode: str, details: Mapping[str, Any]) -> bytes:
+    """What a participant's process is told: who it is, and whether it is born or restored."""
+    packed: bytes = msgpack.packb(
+        {
+            **common,
             "mode": mode,
-            "system": self.system,
-            "run": self.run,
-            "store": self.store,
-            "token": self.token,
-            "program": self.program,
-            "break_mode": self.break_mode,
             "member": list(seat.member),
             "class_name": seat.class_name,
             "options": dict(seat.options),
             "flight": seat.flight,
-            "listen": f"unix:{self.folder / nonce}.sock",
+            "launch": seat.launch,
             **details,
         }
+    )
+    return packed
+
+
+class ProcessLauncher:
+    """One process per participant on this machine."""
+
+    def __init__(
+        self, post: Callable[[Ended], None], common: Mapping[str, Any], *, folder: Path, hash_seed: int
+    ) -> None:
+        self.program: dict[str, Any] = dict(common["program"])
+        self.folder = folder
+        self._common = dict(common)
+        self._post = post
+        self._launches: dict[int, str] = {}
+        self._early: dict[int, int | None] = {}
+        self._watches: list[Watch] = []
+        # Handlers are run again after a crash, in another process: iteration over sets of strings must
+        # have the same order there, so all processes of a lineage share one seed.
+        self.zygote = Zygote(self._exited, env={"PYTHONHASHSEED": str(hash_seed)})
+        self.zygote.warm()
+
+    def _exited(self, event: ChildExited) -> None:
+        launch = self._launches.get(event.pid)
+        if launch is None:
+            # It ended before `start` has returned.
+            self._early[event.pid] = event.status
+        else:
+            self._post(Ended(launch, _how(event.status)))
+
+    def start(self, seat: Seat, mode: str, now: float, **details: Any) -> None:
+        """See `Launcher.start`."""
+        seat.launch = secrets.token_hex(6)
+        seat.flight = str(self.folder / f"{seat.launch}.flight")
+        listen = f"unix:{self.folder / seat.launch}.sock"
+        common = {**self._common, "program": self.program, "listen": listen}
         seat.pid = self.zygote.start(
             ENTRY,
-            msgpack.packb(spec),
+            launch_document(common, seat, mode, details),
             name=seat.member.name,
             argv=self.program["argv"],
             path=self.program["path"],
             cwd=self.program["cwd"],
         )
-        seat.started = process_started(seat.pid) if os.path.exists(f"/proc/{seat.pid}") else 0.0
+        self._launches[seat.pid] = seat.launch
+        if seat.pid in self._early:
+            self._post(Ended(seat.launch, _how(self._early.pop(seat.pid))))
+        try:
+            seat.started = process_started(seat.pid)
+        except ProcessLookupError:
+            seat.started = 0.0
         seat.phase, seat.launched_at, seat.link, seat.address = "starting", now, None, ""
 
+    def adopt(self, seat: Seat) -> None:
+        """See `Launcher.adopt`."""
+        ended = Ended(seat.launch, "its process has ended")
+        self._watches.append(watch_exit(seat.pid, seat.started, lambda _pid: self._post(ended)))
+
+    def alive(self, seat: Seat) -> bool:
+        """See `Launcher.alive`."""
+        return bool(seat.pid) and process_alive(seat.pid, seat.started)
+
+    def end(self, seat: Seat) -> None:
+        """See `Launcher.end`: SIGKILL."""
+        if self.alive(seat):
+            os.kill(seat.pid, signal.SIGKILL)
+
     def close(self) -> None:
-        """Ends the zygote; participants live on."""
+        """See `Launcher.close`."""
+        for watch in self._watches:
+            watch.cancel()
         self.zygote.close()
+
+
+def _how(status: int | None) -> str:
+    if status is None:
+        return "its process has ended"
+    if status < 0:
+        return f"ended by {signal.Signals(-status).name}"
+    return f"exit status {status}"

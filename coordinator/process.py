@@ -29,7 +29,7 @@ from cutline.participant.processes import process_alive, process_started
 from cutline.participant.transport_grpc import GrpcTransport
 from cutline.storage import Lease, Owner, Store, open_store, store_path
 
-from .launch import Launcher
+from .launch import ProcessLauncher
 from .recover import await_ends
 from .runner import LEASE_SECONDS, Coordinator, Settings
 
@@ -55,7 +55,7 @@ def main() -> int:
     finally:
         # What was said to them must leave before the links are closed; then they end by themselves.
         coordinator.transport.close()
-        await_ends(coordinator.roster, _PATIENCE)
+        await_ends(coordinator.launcher, coordinator.roster, _PATIENCE)
         coordinator.launcher.close()
         shutil.rmtree(spec["run_folder"], ignore_errors=True)
         remove_endpoint(store_path(spec["store"]), coordinator.settings.system, os.getpid())
@@ -90,16 +90,16 @@ def start(spec: dict[str, Any]) -> tuple[Coordinator, Store]:
             "coordinator",
             greeting=lambda: pack_control("welcome", lineage=lineage, token=lease.token),
         )
-        launcher = Launcher(
-            coordinator.post,
-            system=settings.system,
-            run=lineage,
-            store=spec["store"],
-            token=token,
-            program=spec["program"],
-            hash_seed=int(lineage[:7], 16),
-            break_mode=settings.break_mode,
-            folder=Path(spec["run_folder"]),
+        common = {
+            "system": settings.system,
+            "run": lineage,
+            "store": spec["store"],
+            "token": token,
+            "program": spec["program"],
+            "break_mode": settings.break_mode,
+        }
+        launcher = ProcessLauncher(
+            coordinator.post, common, folder=Path(spec["run_folder"]), hash_seed=int(lineage[:7], 16)
         )
         coordinator.attach(transport, launcher)
         address = transport.start()

@@ -14,7 +14,6 @@ must not do so for ever: failures are counted per message in the catalog, outsid
 from __future__ import annotations
 
 import os
-import signal
 import time
 from collections.abc import Iterable
 from pathlib import Path
@@ -27,9 +26,9 @@ from cutline.errors import CutlineError, ParticipantFailed, SpawnFailed, Storage
 from cutline.participant.driver import DRIVER
 from cutline.participant.flight import read_flight
 from cutline.participant.messages import pack_error
-from cutline.participant.processes import Watch, process_alive, watch_exit
 from cutline.storage import CheckpointRow, Manifest, MemberImage
 
+from .launch import Ended, Launcher
 from .roster import Seat
 
 if TYPE_CHECKING:
@@ -62,7 +61,6 @@ class Recoverer:
         # Sizes and documents are looked at first; what a restore then finds damaged is read to the end.
         self.deep = False
         self.undecidable: dict[int, Decide] = {}
-        self.watches: list[Watch] = []
 
     # -- at start --------------------------------------------------------------------------
 
@@ -74,7 +72,7 @@ class Recoverer:
             seat = c.roster.seats[name] = Seat.from_doc(name, birth, doc)
             seat.phase = "lost"
             if name != DRIVER:
-                self._watch(seat)
+                c.launcher.adopt(seat)
         self.gathering = True
         self.gather_until = c.now() + GATHER_SECONDS
 
@@ -106,25 +104,21 @@ class Recoverer:
         self.recover("the coordinator and others were lost")
 
     def _is_dead(self, seat: Seat) -> bool:
-        return seat.member.name != DRIVER and not process_alive(seat.pid, seat.started)
-
-    def _watch(self, seat: Seat) -> None:
-        pid, post = seat.pid, self.c.post
-        self.watches.append(watch_exit(pid, seat.started, lambda gone: post(lambda: self.exited(gone, None))))
+        return seat.member.name != DRIVER and not self.c.launcher.alive(seat)
 
     # -- losses ----------------------------------------------------------------------------
 
-    def exited(self, pid: int, returncode: int | None) -> None:
-        """The process `pid` has ended."""
+    def ended(self, event: Ended) -> None:
+        """A participant's process has ended."""
         c = self.c
-        seat = c.roster.by_pid(pid)
+        seat = c.roster.by_launch(event.launch)
         if seat is None or c.ended is not None:
             return
         record = read_flight(Path(seat.flight)) if seat.flight else None
         if record is not None:
             c.roster.run_by_the_dead += record.run
-        was, seat.pid, seat.link = seat.phase, 0, None
-        how = _how(returncode)
+        was, pid, how = seat.phase, seat.pid, event.how
+        seat.pid, seat.link, seat.launch = 0, None, ""
         if was == "starting" and self._died_at_birth(seat, how):
             return
         seat.phase = "lost"
@@ -248,8 +242,7 @@ class Recoverer:
         c.say(seat.link, "stop", reason="the system went back to a checkpoint before its birth")
         del c.roster.seats[seat.member.name]
         c.catalog.remove_member(c.lease, c.lineage, seat.member.name)
-        if seat.pid:
-            _end(seat.pid, seat.started)
+        c.launcher.end(seat)
 
     def _bring_back(self, member: Member) -> None:
         c = self.c
@@ -258,7 +251,7 @@ class Recoverer:
             seat = c.roster.seats[member.name] = self._seat_of(member)
         if seat.link is not None and seat.phase in ("running", "restoring", "restored"):
             self.order_rollback(seat)
-        elif member.name != DRIVER and not (seat.pid and process_alive(seat.pid, seat.started)):
+        elif member.name != DRIVER and not c.launcher.alive(seat):
             self._launch(seat)
 
     def _seat_of(self, member: Member) -> Seat:
@@ -269,7 +262,7 @@ class Recoverer:
             about = self.manifest.channels["members"][member.name] if self.manifest is not None else {}
             return Seat(member, about["class_name"], about["options"], phase="lost")
         seat = Seat.from_doc(member.name, member.birth, known[1])
-        seat.phase, seat.pid, seat.address = "lost", 0, ""
+        seat.phase, seat.pid, seat.address, seat.launch = "lost", 0, "", ""
         return seat
 
     def _launch(self, seat: Seat) -> None:
@@ -380,14 +373,14 @@ class Recoverer:
         if c.recovery.restoring and c.now() > self.grace_until:
             self.grace_until = c.now() + c.settings.rollback_grace
             for seat in c.roster:
-                if seat.phase == "restoring" and seat.pid and seat.member.name != DRIVER:
+                if seat.phase == "restoring" and seat.member.name != DRIVER:
                     # Its handler does not come to a boundary: it costs the process its life.
-                    _end(seat.pid, seat.started)
+                    c.launcher.end(seat)
         for seat in c.roster:
-            late = seat.phase == "starting" and seat.pid and c.now() - seat.launched_at > SPAWN_SECONDS
+            late = seat.phase == "starting" and c.now() - seat.launched_at > SPAWN_SECONDS
             silent = seat.beat and c.now() - float(seat.beat["at"]) > c.settings.lost_after
             if (late or silent) and seat.member.name != DRIVER:
-                _end(seat.pid, seat.started)
+                c.launcher.end(seat)
 
     def _ask_row(self, action: Decide) -> None:
         c = self.c
@@ -402,26 +395,12 @@ class Recoverer:
         c.feed(RowDecided(action.checkpoint, fate == "committed", "the catalog was away"))
 
 
-def await_ends(seats: Iterable[Seat], patience: float) -> None:
-    """Waits until the participants' processes have ended; ends those that do not within `patience` s."""
-    waiting = [seat for seat in seats if seat.pid and seat.member.name != DRIVER]
+def await_ends(launcher: Launcher, seats: Iterable[Seat], patience: float) -> None:
+    """Waits until the participants have ended; ends those that do not within `patience` seconds."""
+    waiting = [seat for seat in seats if seat.launch and seat.member.name != DRIVER]
     deadline = time.monotonic() + patience
     while waiting and time.monotonic() < deadline:
-        waiting = [seat for seat in waiting if process_alive(seat.pid, seat.started)]
+        waiting = [seat for seat in waiting if launcher.alive(seat)]
         time.sleep(0.01)
     for seat in waiting:
-        _end(seat.pid, seat.started)
-
-
-def _how(returncode: int | None) -> str:
-    if returncode is None:
-        return "its process has ended"
-    if returncode < 0:
-        return f"ended by {signal.Signals(-returncode).name}"
-    return f"exit status {returncode}"
-
-
-def _end(pid: int, started: float) -> None:
-    """Ends one of our own participants, if it still is the process we started."""
-    if process_alive(pid, started):
-        os.kill(pid, signal.SIGKILL)
+        launcher.end(seat)

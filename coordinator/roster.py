@@ -23,6 +23,7 @@ class Seat:
     class_name: str
     options: Mapping[str, Any] = field(default_factory=dict)
     phase: str = "starting"
+    launch: str = ""
     pid: int = 0
     started: float = 0.0
     address: str = ""
@@ -38,6 +39,7 @@ class Seat:
         return {
             "class_name": self.class_name,
             "options": dict(self.options),
+            "launch": self.launch,
             "pid": self.pid,
             "started": self.started,
             "address": self.address,
@@ -51,6 +53,7 @@ class Seat:
             Member(name, birth),
             doc["class_name"],
             doc["options"],
+            launch=doc["launch"],
             pid=doc["pid"],
             started=doc["started"],
             address=doc["address"],
@@ -80,10 +83,10 @@ class Roster:
                 return seat
         return None
 
-    def by_pid(self, pid: int) -> Seat | None:
+    def by_launch(self, launch: str) -> Seat | None:
         """Whose process that is."""
         for seat in self.seats.values():
-            if seat.pid == pid:
+            if launch and seat.launch == launch:
                 return seat
         return None
 

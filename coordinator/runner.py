@@ -38,11 +38,10 @@ from cutline.participant.driver import DRIVER
 from cutline.participant.flight import read_flight
 from cutline.participant.messages import pack_error
 from cutline.participant.transport import Drained, Link, LinkDown, LinkRefused, LinkUp, PacketIn, Transport
-from cutline.participant.zygote import ChildExited
 from cutline.storage import Lease, Manifest, Store
 from cutline.storage.catalog import CheckpointRow, Fate
 
-from .launch import Launcher
+from .launch import Ended, Launcher
 from .roster import Roster
 from .trigger import Start, Trigger
 
@@ -211,8 +210,8 @@ class Coordinator:
                 seat.link = None
             if event.link in self.clients:
                 self.clients.remove(event.link)
-        elif isinstance(event, ChildExited):
-            self.recoverer.exited(event.pid, event.status)
+        elif isinstance(event, Ended):
+            self.recoverer.ended(event)
         elif callable(event):
             event()
         elif not isinstance(event, (Drained, LinkRefused)):

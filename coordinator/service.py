@@ -49,7 +49,7 @@ class Service:
         seat = c.roster.get(member.name)
         if member.name == DRIVER and seat is None:
             seat = c.roster.seats[DRIVER] = Seat(member, doc["class_name"])
-        if seat is None or seat.member != member or (member.name != DRIVER and seat.pid != doc["pid"]):
+        if seat is None or seat.member != member or (member.name != DRIVER and seat.launch != doc["launch"]):
             c.say(link, "stop", reason="not expected: the system goes on without this process")
             return
         seat.link, seat.pid, seat.started = link, doc["pid"], doc["started"]

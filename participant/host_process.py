@@ -65,6 +65,7 @@ def build(spec: Mapping[str, Any]) -> Runner:
         member=member,
         class_name=spec["class_name"],
         options=spec["options"],
+        launch=spec["launch"],
         started=process_started(os.getpid()),
     )
     folder = store_path(spec["store"])

@@ -84,6 +84,7 @@ class Liaison:
             epoch=runner.endpoint.epoch if runner.endpoint is not None else -1,
             checkpoint=runner.checkpoint,
             address=runner.address,
+            launch=runner.setup.launch,
             pid=runner.setup.pid,
             started=runner.setup.started,
             class_name=runner.setup.class_name,

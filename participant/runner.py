@@ -73,6 +73,7 @@ class Setup:
     member: Member
     class_name: str
     options: Mapping[str, Any]
+    launch: str = ""
     pid: int = field(default_factory=os.getpid)
     started: float = 0.0
 

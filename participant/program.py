@@ -8,6 +8,7 @@ enters an image: an image names classes, and the program that resumes supplies t
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 import types
@@ -15,6 +16,8 @@ from collections.abc import Mapping
 from typing import Any
 
 import cloudpickle
+
+from .transient import Transient
 
 __all__ = ("describe_program", "install_program")
 
@@ -41,17 +44,38 @@ def _pack_main(main: types.ModuleType) -> bytes:
         and getattr(value, "__module__", None) == "__main__"
     }
     try:
-        packed: bytes = cloudpickle.dumps(own)
+        packed = _by_value(own)
     except Exception:
         # Something in the script cannot travel (a function that refers to the system itself, say). Whoever
         # needs it gets ClassMissing by name; everything else goes.
-        packed = cloudpickle.dumps({name: value for name, value in own.items() if _travels(value)})
+        packed = _by_value({name: value for name, value in own.items() if _travels(value)})
     return packed
+
+
+class _ScriptPickler(cloudpickle.Pickler):  # type: ignore[misc]
+    """Packs the script's classes, their transients included: those are no part of a state, but of a class."""
+
+    def reducer_override(self, obj: Any) -> Any:
+        if isinstance(obj, Transient):
+            return _transient_again, (obj.factory, obj._name)
+        return super().reducer_override(obj)
+
+
+def _transient_again(factory: Any, name: str) -> Transient[Any]:
+    made = Transient(factory)
+    made._name = name
+    return made
+
+
+def _by_value(value: Any) -> bytes:
+    file = io.BytesIO()
+    _ScriptPickler(file).dump(value)
+    return file.getvalue()
 
 
 def _travels(value: Any) -> bool:
     try:
-        cloudpickle.dumps(value)
+        _by_value(value)
     except Exception:
         return False
     return True

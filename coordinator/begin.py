@@ -1,0 +1,128 @@
+"""How a coordinator begins and ends, whatever it runs in: lease, lineage, transport, launcher, endpoint."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from cutline.errors import CutlineError, StoreInUse
+from cutline.participant.control import pack_control
+from cutline.participant.endpoint_file import Endpoint, remove_endpoint, write_endpoint
+from cutline.participant.processes import process_alive, process_started
+from cutline.participant.transport_grpc import GrpcTransport
+from cutline.storage import Lease, Owner, Store, open_store, store_path
+
+from .launch import Launcher, ProcessLauncher
+from .recover import await_ends
+from .runner import LEASE_SECONDS, Coordinator, Settings
+
+__all__ = ("begin", "coordinate")
+
+_PATIENCE = 5.0
+
+
+def coordinate(coordinator: Coordinator, store: Store, spec: dict[str, Any]) -> str:
+    """Coordinates until the end, then lets go of everything; returns why it ended."""
+    try:
+        return coordinator.run()
+    finally:
+        # What was said to them must leave before the links are closed; then they end by themselves.
+        coordinator.transport.close()
+        await_ends(coordinator.launcher, coordinator.roster, _PATIENCE)
+        coordinator.launcher.close()
+        shutil.rmtree(spec["run_folder"], ignore_errors=True)
+        remove_endpoint(store_path(spec["store"]), coordinator.settings.system, os.getpid())
+        if not (coordinator.ended or "").startswith("fenced"):
+            store.catalog.release_lease(coordinator.lease)
+
+
+def begin(
+    spec: dict[str, Any], launcher_kind: Callable[..., Launcher] = ProcessLauncher
+) -> tuple[Coordinator, Store]:
+    """A coordinator that holds the lease, listens, and knows what to do first.
+
+    Raises:
+        StoreInUse: a live system owns the storage folder; the message names it.
+        CheckpointNotFound: the point to restore does not exist.
+    """
+    settings = Settings(**spec["settings"])
+    store = open_store(spec["store"], create=True)
+    lease = _acquire(store, settings.system, spec["driver_pid"])
+    try:
+        lineage, mode = _lineage(store, lease, settings.system, spec)
+        coordinator = Coordinator(settings, store, lease, lineage)
+        token = spec["token"]
+        transport = GrpcTransport(
+            token,
+            coordinator.post,
+            spec["listen"],
+            "coordinator",
+            greeting=lambda: pack_control("welcome", lineage=lineage, token=lease.token),
+        )
+        common = {
+            "system": settings.system,
+            "run": lineage,
+            "store": spec["store"],
+            "token": token,
+            "program": spec["program"],
+            "break_mode": settings.break_mode,
+        }
+        launcher = launcher_kind(
+            coordinator.post, common, folder=Path(spec["run_folder"]), hash_seed=int(lineage[:7], 16)
+        )
+        coordinator.attach(transport, launcher)
+        address = transport.start()
+        write_endpoint(store_path(spec["store"]), settings.system, Endpoint(address, token, os.getpid()))
+        if mode == "take_over":
+            coordinator.recoverer.take_over()
+        elif mode == "resume":
+            coordinator.recoverer.resume_newest()
+    except BaseException:
+        store.catalog.release_lease(lease)
+        raise
+    return coordinator, store
+
+
+def _acquire(store: Store, system: str, driver_pid: int) -> Lease:
+    owner = Owner.here("coordinator", driver_pid)
+    deadline = time.monotonic() + _PATIENCE
+    while True:
+        try:
+            return store.catalog.acquire_lease(system, owner, LEASE_SECONDS, time.time())
+        except StoreInUse as error:
+            # An owner whose driver has just died is on its way out; a live one is an error at once.
+            holder = error.facts.get("driver_pid", 0)
+            leaving = holder == driver_pid or not _alive(int(holder or 0))
+            if not leaving or time.monotonic() > deadline:
+                raise
+            time.sleep(0.05)
+
+
+def _alive(pid: int) -> bool:
+    try:
+        return pid > 0 and process_alive(pid, process_started(pid))
+    except (CutlineError, OSError):
+        return False
+
+
+def _lineage(store: Store, lease: Lease, system: str, spec: dict[str, Any]) -> tuple[str, str]:
+    """Which lineage to run, and what to do first: take_over, resume, or begin."""
+    catalog = store.catalog
+    head = catalog.head_lineage(system)
+    if spec["take_over"]:
+        if head is None:
+            raise CutlineError(f"system {system!r} has no lineage to take over")
+        return head, "take_over"
+    if spec["restore"]:
+        row = catalog.find(system, spec["restore"])
+        return catalog.create_lineage(lease, (row.lineage, row.checkpoint)), "resume"
+    if head is None or spec["fresh"]:
+        return catalog.create_lineage(lease, None), "begin"
+    if catalog.checkpoints(system, lineage=head):
+        return head, "resume"
+    # It crashed before cut 0: nothing was ever acknowledged.
+    return catalog.create_lineage(lease, None), "begin"

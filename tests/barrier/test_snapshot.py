@@ -169,6 +169,7 @@ def test_for_a_newborn_other_ids_are_history() -> None:
     snapshot = LocalSnapshot.newborn(6, [Open(3, True), Open(5, False)])
     assert [n for n in range(1, 9) if not snapshot.is_decided(n)] == [3, 5, 7, 8]
     assert snapshot.newest == 6
+    assert LocalSnapshot.newborn(6, []).newest == 6
 
 
 def test_a_newborn_among_decided_ids_only() -> None:

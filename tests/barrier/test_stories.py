@@ -30,9 +30,8 @@ def test_there_are_stories() -> None:
 
 
 def test_another_outcome_is_seen() -> None:
-    text = STORIES[0].read_text(encoding="utf-8")
-    assert told(text.replace(" sends ", " loses ")) == text
-    assert told(text.replace("> ", "~ ", 3)) != text
+    false = "> start A\n> A boundary\n    A captures 1 in full\n"
+    assert told(false) == "> start A\n> A boundary\n    nothing\n"
 
 
 def test_a_word_that_no_story_knows_is_an_error() -> None:

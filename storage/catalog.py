@@ -167,9 +167,11 @@ class Catalog(Protocol):
         blobs: Sequence[str],
         summary: dict[str, Any],
         now: float,
-    ) -> None:
-        """begun -> committed. Raises FateDecided, CheckpointNotFound; Corrupt if it names a blob of another
-        checkpoint that no living cut holds any more.
+    ) -> CheckpointRow:
+        """begun -> committed; returns the row.
+
+        Raises FateDecided, CheckpointNotFound; Corrupt if it names a blob of another checkpoint that no
+        living cut holds any more.
 
         After any other error the outcome is unknown: ask for the fate.
         """

@@ -35,6 +35,7 @@ LZ4 = 1
 _WORTH = 1.1
 _SAMPLE = 4096
 _MAX_RAW = 1 << 31
+_FLAT = frozenset((str, int, float, bytes, bool, type(None)))
 
 
 def canonical(value: Any) -> bytes:
@@ -51,11 +52,13 @@ def canonical(value: Any) -> bytes:
 
 def _ordered(value: Any) -> Any:
     if isinstance(value, dict):
-        if not all(isinstance(key, str) for key in value):
-            raise TypeError(f"a document's keys are texts, not {sorted(map(repr, value))[:3]}")
-        return {key: _ordered(value[key]) for key in sorted(value)}
+        for key in value:
+            if type(key) is not str:
+                raise TypeError(f"a document's keys are texts, not {key!r:.80}")
+        # Keys differ, so values are never compared.
+        return {key: item if type(item) in _FLAT else _ordered(item) for key, item in sorted(value.items())}
     if isinstance(value, (list, tuple)):
-        return [_ordered(item) for item in value]
+        return [item if type(item) in _FLAT else _ordered(item) for item in value]
     return value
 
 

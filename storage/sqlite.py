@@ -262,43 +262,43 @@ class SqliteCatalog:
         blobs: Sequence[str],
         summary: dict[str, Any],
         now: float,
-    ) -> None:
+    ) -> CheckpointRow:
         with self.database.writing() as connection:
             row = self._undecided_row(connection, lease, lineage, checkpoint, "committed")
             self._check_borrowed(connection, row, blobs)
             horizon = self._lineage(connection, lineage).next_checkpoint
-            self._table.put(
-                connection,
-                dataclasses.replace(
-                    row,
-                    fate="committed",
-                    decided_at=float(now),
-                    manifest_key=manifest_key,
-                    manifest_digest=manifest_digest,
-                    blobs=tuple(blobs),
-                    summary=dict(summary),
-                    horizon=horizon,
-                ),
+            row = dataclasses.replace(
+                row,
+                fate="committed",
+                decided_at=float(now),
+                manifest_key=manifest_key,
+                manifest_digest=manifest_digest,
+                blobs=tuple(blobs),
+                summary=dict(summary),
+                horizon=horizon,
             )
+            self._table.put(connection, row)
+        return row
 
     def _check_borrowed(
         self, connection: sqlite3.Connection, row: CheckpointRow, blobs: Sequence[str]
     ) -> None:
         """Blobs of other checkpoints must be held by a living cut: only those are safe from collection."""
-        borrowed = set()
-        for key in blobs:
-            parts = parts_of(key)
-            # Other keys are nothing that collection would touch.
-            if parts is not None and (parts.lineage, parts.checkpoint) != row.place:
-                borrowed.add(key)
-        if not borrowed:
-            return
-        living = _living(self._table.rows(connection, "l.system = ?", (row.system,), []))
-        for holder in reversed(living):
-            borrowed.difference_update(holder.blobs)
+        own = [row.lineage, str(row.checkpoint)]
+        borrowed = {key for key in blobs if key.split("/")[1:4:2] != own}
+        # Mostly all of it is the parent's.
+        for where, values in (
+            ("c.lineage = ? AND c.checkpoint = ?", row.parent or ("", 0)),
+            ("l.system = ?", (row.system,)),
+        ):
+            for holder in _living(self._table.rows(connection, where, values, [])):
+                borrowed.difference_update(holder.blobs)
             if not borrowed:
                 return
-        lost = sorted(borrowed)[0]
+        # Keys of other shapes are nothing that collection would touch.
+        lost = next((key for key in sorted(borrowed) if parts_of(key) is not None), None)
+        if lost is None:
+            return
         raise Corrupt(
             f"{row} builds on {lost}, which no checkpoint holds any more: abort it and take a full one",
             key=lost,

@@ -27,7 +27,6 @@ from cutline.errors import (
     BlobExists,
     CheckpointNotFound,
     Corrupt,
-    FateDecided,
     Fenced,
     Misuse,
     NewerFormat,
@@ -94,7 +93,7 @@ class Store:
         digest = digest_of(packed)
         self.blobs.create(key, [packed])
         try:
-            self.catalog.commit(
+            row = self.catalog.commit(
                 lease,
                 manifest.lineage,
                 manifest.checkpoint,
@@ -108,16 +107,10 @@ class Store:
             raise
         except StorageError as error:
             # The response may be all that was lost.
-            row = self._row_after(manifest)
-            if row is None or row.fate != "committed" or row.manifest_digest != digest:
+            found = self._row_after(manifest)
+            if found is None or found.fate != "committed" or found.manifest_digest != digest:
                 raise error
-        else:
-            row = self._row_after(manifest)
-        if row is None:
-            raise FateDecided(
-                f"checkpoint {manifest.checkpoint} of lineage {manifest.lineage} was committed and is gone",
-                checkpoint=manifest.checkpoint,
-            )
+            row = found
         if record:
             with contextlib.suppress(StorageError):
                 self._write_record(row)

@@ -14,7 +14,7 @@ from cutline.errors import BlobNotFound, Corrupt, StorageError
 
 from .blobs import BlobStore, corrupt, encode_name, parts_of, record_key
 from .catalog import Catalog, CheckpointRow, Place
-from .codec import DIGEST_SIZE, canonical, digest_of
+from .codec import DIGEST_SIZE, canonical, decode, digest_of
 from .finding import ancestry
 from .image import check_image
 from .manifest import Manifest
@@ -104,7 +104,9 @@ def row_faults(blobs: BlobStore, row: CheckpointRow) -> Iterator[Corrupt]:
     except BlobNotFound:
         # It is written after the commit; a crash in between is nothing lost.
         return
-    if digest_of(packed[:-DIGEST_SIZE]) != packed[-DIGEST_SIZE:]:
+    body = packed[:-DIGEST_SIZE]
+    sound = digest_of(body) == packed[-DIGEST_SIZE:]
+    if not sound or decode(body).get("manifest_digest") != row.manifest_digest:
         yield corrupt(key, "is damaged; the cut itself does not need it")
 
 

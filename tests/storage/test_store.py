@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -24,7 +25,7 @@ from cutline.errors import (
     StoreFull,
     StoreNotWritable,
 )
-from cutline.storage import DirectoryBlobs, open_blobs, open_store, store_path
+from cutline.storage import CheckpointRow, DirectoryBlobs, open_blobs, open_store, store_path
 from cutline.storage.store import _marker_digest
 from tests.storage.cast import SYSTEM, Scene, lease_of, states
 
@@ -267,9 +268,9 @@ def test_commit_order_and_refusals(tmp_path: Path) -> None:
             order.append("record" if key.endswith(".commit") else "manifest")
             return create(key, parts)  # type: ignore[arg-type]
 
-        def committing(*args: object, **facts: object) -> None:
+        def committing(*args: Any, **facts: Any) -> CheckpointRow:
             order.append("row")
-            commit(*args, **facts)  # type: ignore[arg-type]
+            return commit(*args, **facts)
 
         store.blobs.create = creating  # type: ignore[method-assign]
         store.catalog.commit = committing  # type: ignore[method-assign]

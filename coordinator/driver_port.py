@@ -14,12 +14,11 @@ from concurrent.futures import TimeoutError as FutureTimeout
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
-from xxhash import xxh3_64_intdigest
-
 from cutline.errors import Misuse, ReplayMismatch, UnknownParticipant
 from cutline.participant.driver import DriverRunner, Place, Submission
 from cutline.participant.handle import CallOptions, Handle, Ref, live_loaders
-from cutline.participant.messages import encode_ask, pack_arguments, unpack_error, unpack_value
+from cutline.participant.likeness import call_digest
+from cutline.participant.messages import ASK, pack_arguments, unpack_error, unpack_value
 
 __all__ = ("DriverPort", "outcome")
 
@@ -180,7 +179,7 @@ class DriverPort:
         if body is None:
             return None, None
         index, body.index = body.index, body.index + 1
-        digest = xxh3_64_intdigest(target.encode() + encode_ask(0, method, arguments))
+        digest = call_digest(ASK, f"{target} {method}", arguments)
         known = body.known.get(index)
         if known is None:
             return Place(body.name, body.step, index, digest), None

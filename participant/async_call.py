@@ -31,12 +31,16 @@ class Request(NamedTuple):
 
 
 class Wake(NamedTuple):
-    """One journal entry: an answer (number of the question) or a timer (number within the call)."""
+    """One journal entry: an answer (number of the question) or a timer (number within the call).
+
+    `at` is the time of the handler's loop, in seconds since the handler began.
+    """
 
     kind: str
     number: int
     ok: bool
     packed: Any
+    at: float
 
 
 class AsyncCall:
@@ -44,11 +48,18 @@ class AsyncCall:
 
     __slots__ = (
         "number", "sender", "question", "method", "arguments", "requests", "journal", "made", "loop",
-        "task", "waiting", "known", "due", "participant",
+        "task", "waiting", "known", "base", "due", "participant",
     )  # fmt: skip
 
     def __init__(
-        self, number: int, participant: str, sender: Member | None, question: int, method: str, arguments: Any
+        self,
+        number: int,
+        participant: str,
+        sender: Member | None,
+        question: int,
+        method: str,
+        arguments: Any,
+        base: float,
     ) -> None:
         self.number = number
         self.participant = participant
@@ -63,7 +74,9 @@ class AsyncCall:
         self.task: asyncio.Task[Any] | None = None
         self.waiting: dict[int, list[asyncio.Future[Any]]] = {}
         self.known: dict[int, Wake] = {}
-        self.due: dict[int, float] = {}
+        # The wall clock when the handler began: its loop counts from there, over restores too.
+        self.base = base
+        self.due: tuple[float, int] | None = None
 
     def to_doc(self) -> list[Any]:
         """What an image holds."""
@@ -75,17 +88,17 @@ class AsyncCall:
             self.arguments,
             [list(request) for request in self.requests],
             [list(wake) for wake in self.journal],
-            sorted(self.due.items()),
+            self.base,
         ]
 
     @classmethod
     def from_doc(cls, doc: list[Any], participant: str) -> AsyncCall:
         """A call as an image holds it, not yet run."""
-        number, sender, question, method, arguments, requests, journal, due = doc
-        call = cls(number, participant, Member(*sender) if sender else None, question, method, arguments)
+        number, sender, question, method, arguments, requests, journal, base = doc
+        asker = Member(*sender) if sender else None
+        call = cls(number, participant, asker, question, method, arguments, base)
         call.requests = [Request(*request) for request in requests]
         call.journal = [Wake(*wake) for wake in journal]
-        call.due = {number: deadline for number, deadline in due}
         return call
 
     def request(self, target: str, digest: int, fresh: Callable[[], int]) -> tuple[int, bool]:
@@ -133,8 +146,8 @@ class AsyncCall:
 
     def wake(self, event: Wake, settle: Callable[[asyncio.Future[Any], Wake], None]) -> None:
         """Feeds one event and runs to the next suspension, or the end. The caller has journaled it."""
+        self.loop.advance(event.at)
         if event.kind == TIMER:
-            self.due.pop(event.number, None)
             self.loop.run_ready(lambda: self.loop.fire(event.number))
             return
         self.known[event.number] = event
@@ -153,6 +166,11 @@ class AsyncCall:
                     settle(future, event)
 
         self.loop.run_ready(deliver)
+
+    def arm(self) -> None:
+        """Notes when the handler's earliest timer is due, by the wall clock."""
+        timer = self.loop.next_timer()
+        self.due = None if timer is None else (self.base + timer[0], timer[1])
 
     @property
     def done(self) -> bool:

@@ -18,7 +18,7 @@ __all__ = ("pack_control", "unpack_control")
 
 def pack_control(kind: str, **fields: Any) -> bytes:
     """One packet."""
-    packed: bytes = msgpack.packb({"kind": kind, **fields})
+    packed: bytes = msgpack.packb({"kind": kind, **fields}, unicode_errors="surrogatepass")
     return packed
 
 
@@ -29,7 +29,13 @@ def unpack_control(packet: bytes) -> dict[str, Any]:
         ValueError: bytes that are no such packet.
     """
     try:
-        doc = msgpack.unpackb(packet, strict_map_key=False, max_bin_len=len(packet), max_str_len=len(packet))
+        doc = msgpack.unpackb(
+            packet,
+            strict_map_key=False,
+            unicode_errors="surrogatepass",
+            max_bin_len=len(packet),
+            max_str_len=len(packet),
+        )
     except (ValueError, msgpack.UnpackException) as error:
         raise ValueError(f"not a control packet: {error}") from error
     if not isinstance(doc, dict) or not isinstance(doc.get("kind"), str):

@@ -11,7 +11,6 @@ Ref. An answer stays until nobody can ask for it: its Ref is collected, and it n
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 import weakref
 from collections import OrderedDict, deque
@@ -19,20 +18,18 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from xxhash import xxh3_64_intdigest
-
 from cutline.barrier import Member
 from cutline.errors import (
     AnswerForgotten,
     BlockingInHandler,
     CutlineError,
     Misuse,
-    StateChangedBeforeAwait,
     UnknownMethod,
 )
 
-from .async_call import ANSWERED, TIMER, AsyncCall, Wake
+from .async_call import ANSWERED, AsyncCall
 from .handle import CallOptions, Handle, Ref, live_loaders
+from .likeness import call_digest
 from .messages import (
     ANSWER,
     ASK,
@@ -45,11 +42,11 @@ from .messages import (
     encode_tell,
     pack_arguments,
     pack_error,
-    pack_value,
     unpack_arguments,
     unpack_error,
     unpack_value,
 )
+from .suspended import HandlerRaised, Suspended
 
 __all__ = ("Desk", "HandlerRaised", "EXPORTED_ANSWERS", "DEAD_LETTERS")
 
@@ -57,16 +54,7 @@ EXPORTED_ANSWERS = 10_000
 DEAD_LETTERS = 1_000
 
 
-class HandlerRaised(Exception):
-    """A handler raised where nobody waits for its answer; `cause` is what it raised."""
-
-    def __init__(self, method: str, cause: BaseException) -> None:
-        super().__init__(f"{method}: {cause!r}")
-        self.method = method
-        self.cause = cause
-
-
-class Desk:
+class Desk(Suspended):
     """See the module's head. Implements `cutline.participant.handle.Port` for handlers."""
 
     def __init__(
@@ -171,10 +159,8 @@ class Desk:
             bound, is_async = self.method_of(method)
             args, kwargs = unpack_arguments(packed, participant=self.name, live=self.live)
             if is_async:
-                call = AsyncCall(self.next_call, self.name, sender, question, method, packed)
-                self.next_call += 1
-                self.calls[call.number] = call
-                self._segment(call, lambda: call.start(bound(*args, **kwargs)))
+                # Arguments that do not fit raise here, before there is anything to suspend.
+                self._begin(bound(*args, **kwargs), sender, question, method, packed)
                 return
             self.in_handler = method
             try:
@@ -186,120 +172,6 @@ class Desk:
             return
         if question and sender is not None:
             self._answer(sender, question, method, value)
-
-    def _answer(self, sender: Member, question: int, method: str, value: Any) -> None:
-        try:
-            packed = pack_value(value, participant=self.name, where=f"answer of {method}")
-        except Exception as refusal:
-            self._raised(sender, question, method, refusal)
-            return
-        self.out.append((sender, encode_answer(question, True, packed)))
-
-    def _raised(self, sender: Member | None, question: int, method: str, error: BaseException) -> None:
-        if not question or sender is None:
-            raise HandlerRaised(method, error)
-        packed = pack_error(error, participant=self.name)
-        self.out.append((sender, encode_answer(question, False, packed)))
-
-    # -- async handlers ------------------------------------------------------------------
-
-    def _segment(self, call: AsyncCall, run: Callable[[], None]) -> None:
-        """Runs an async handler from one suspension to the next, and again while answers are there."""
-        before = self.fingerprint() if self.fingerprint is not None else b""
-        self.active, self.in_handler = call, call.method
-        try:
-            run()
-        except Misuse as fault:
-            self.end(call, fault)
-            return
-        finally:
-            self.active, self.in_handler = None, ""
-        if call.done:
-            self._finish(call)
-            return
-        if self.fingerprint is not None and self.fingerprint() != before:
-            self.end(call, self._changed(call))
-            return
-        self.arm_timer(call)
-        for number in call.awaited():
-            if number in self.answers:
-                ok, packed = self.answers[number]
-                self._after.append(partial(self._wake, call, Wake(ANSWERED, number, ok, packed)))
-                return
-
-    def _changed(self, call: AsyncCall) -> StateChangedBeforeAwait:
-        return StateChangedBeforeAwait(
-            f"{self.name}.{call.method} changed the participant's state and then awaited. "
-            "After a crash it is "
-            "run again from the top with the same answers, and would change it twice. Read and ask first, "
-            "change state after the last await.",
-            participant=self.name,
-            method=call.method,
-        )
-
-    def _wake(self, call: AsyncCall, event: Wake) -> None:
-        if call.number not in self.calls:
-            return
-        if event.kind == ANSWERED and event.number not in call.awaited():
-            return
-        call.journal.append(event)
-        self._segment(call, lambda: call.wake(event, self.settle_future))
-
-    def settle_future(self, future: asyncio.Future[Any], event: Wake) -> None:
-        if event.ok:
-            future.set_result(unpack_value(event.packed, participant=self.name, live=self.live))
-        else:
-            future.set_exception(unpack_error(event.packed, participant=self.name, live=self.live))
-
-    def _finish(self, call: AsyncCall) -> None:
-        del self.calls[call.number]
-        task = call.task
-        assert task is not None
-        call.close()
-        if task.cancelled():
-            self._raised(call.sender, call.question, call.method, asyncio.CancelledError())
-            return
-        error = task.exception()
-        if error is not None:
-            if not isinstance(error, Exception):
-                raise error
-            self._raised(call.sender, call.question, call.method, error)
-        elif call.question and call.sender is not None:
-            self._answer(call.sender, call.question, call.method, task.result())
-
-    def end(self, call: AsyncCall, fault: Exception) -> None:
-        self.calls.pop(call.number, None)
-        call.close()
-        self._raised(call.sender, call.question, call.method, fault)
-
-    def arm_timer(self, call: AsyncCall) -> None:
-        timer = call.loop.next_timer()
-        if timer is None:
-            call.due.clear()
-            return
-        delay, number = timer
-        call.due = {number: call.due.get(number, self.now() + delay)}
-
-    @property
-    def next_timer(self) -> float | None:
-        """When the earliest timer of a suspended handler is due, in the seconds of `now`."""
-        times = [deadline for call in self.calls.values() for deadline in call.due.values()]
-        return min(times) if times else None
-
-    def fire_timers(self) -> bool:
-        """Wakes the handler whose timer is due first; true if there was one."""
-        due = [
-            (deadline, call.number, number)
-            for call in self.calls.values()
-            for number, deadline in call.due.items()
-            if deadline <= self.now()
-        ]
-        if not due:
-            return False
-        _, call_number, number = min(due)
-        self._wake(self.calls[call_number], Wake(TIMER, number, True, None))
-        self.drain()
-        return True
 
     # -- answers -------------------------------------------------------------------------
 
@@ -320,7 +192,7 @@ class Desk:
         if kind == "call":
             call = self.calls.get(waiter[1])
             if call is not None:
-                self._after.append(partial(self._wake, call, Wake(ANSWERED, number, ok, packed)))
+                self._after.append(partial(self._wake, call, ANSWERED, number, ok, packed))
         elif kind == "then":
             self._after.append(partial(self._continue, waiter, ok, packed))
         else:
@@ -329,17 +201,20 @@ class Desk:
 
     def _continue(self, waiter: list[Any], ok: bool, packed: Any) -> None:
         _, method, own, error_method = waiter
-        args, _kwargs = unpack_arguments(own, participant=self.name, live=self.live)
-        if ok:
-            answer = unpack_value(packed, participant=self.name, live=self.live)
-        else:
-            answer = unpack_error(packed, participant=self.name, live=self.live)
-            if not error_method:
-                raise HandlerRaised(method, answer)
-            method = error_method
-        where = f"continuation {method}"
-        arguments = pack_arguments((answer, *args), {}, participant=self.name, where=where)
-        self._call(None, 0, method, arguments)
+        try:
+            args, _kwargs = unpack_arguments(own, participant=self.name, live=self.live)
+            if ok:
+                answer = unpack_value(packed, participant=self.name, live=self.live)
+            else:
+                answer = unpack_error(packed, participant=self.name, live=self.live)
+            name = method if ok else error_method
+            where = f"continuation {name}"
+            arguments = pack_arguments((answer, *args), {}, participant=self.name, where=where)
+        except Exception as error:
+            raise HandlerRaised(method, error) from error
+        if not name:
+            raise HandlerRaised(method, answer)
+        self._call(None, 0, name, arguments)
 
     def _chased(self, sender: Member, number: int, owned: int) -> None:
         waiter = ["peer", sender.name, sender.birth, number]
@@ -370,7 +245,7 @@ class Desk:
         return self._ask(target, method, self._packed(target, method, args, kwargs))
 
     def _ask(self, target: str, method: str, arguments: Any) -> Ref[Any]:
-        number, is_new = self._number(target, encode_ask(0, method, arguments))
+        number, is_new = self._number(target, ASK, method, arguments)
         if is_new:
             self.asks[number] = (target, method, [])
             self.out.append((target, encode_ask(number, method, arguments)))
@@ -378,20 +253,18 @@ class Desk:
 
     def tell(self, target: str, method: str, args: Any, kwargs: Any, options: CallOptions) -> None:
         """Sends a call that wants none."""
-        if are_plain(args, kwargs):
-            message = encode_tell(method, args)
-        else:
-            message = encode_tell(method, self._packed(target, method, args, kwargs))
-        if self.active is None or self.active.request(target, xxh3_64_intdigest(message), lambda: 0)[1]:
-            self.out.append((target, message))
+        packed = args if are_plain(args, kwargs) else self._packed(target, method, args, kwargs)
+        call = self.active
+        if call is None or call.request(target, call_digest(TELL, method, packed), lambda: 0)[1]:
+            self.out.append((target, encode_tell(method, packed)))
 
     def _packed(self, target: str, method: str, args: Any, kwargs: Any) -> Any:
         return pack_arguments(args, kwargs, participant=self.name, where=f"arguments of {target}.{method}")
 
-    def _number(self, target: str, contents: bytes) -> tuple[int, bool]:
+    def _number(self, target: str, kind: int, detail: str | int, arguments: Any) -> tuple[int, bool]:
         if self.active is None:
             return self._fresh_number(), True
-        return self.active.request(target, xxh3_64_intdigest(contents), self._fresh_number)
+        return self.active.request(target, call_digest(kind, detail, arguments), self._fresh_number)
 
     def _fresh_number(self) -> int:
         number = self.next_number
@@ -453,8 +326,7 @@ class Desk:
         """The number of an own question that stands for `ref`; somebody else's Ref is chased."""
         if ref.owner == self.name:
             return ref.number
-        chase = encode_chase(0, ref.number)
-        number, is_new = self._number(ref.owner, chase)
+        number, is_new = self._number(ref.owner, CHASE, ref.number, None)
         if is_new:
             self.asks[number] = (ref.owner, "", [])
             self.out.append((ref.owner, encode_chase(number, ref.number)))
@@ -493,14 +365,3 @@ class Desk:
             ref = Ref(owner, number, target, method, self)
             self.live_refs[number] = ref
         return ref
-
-    def close(self) -> None:
-        """Drops all suspended handlers: a rollback, or the end."""
-        for call in self.calls.values():
-            call.close()
-        self.calls.clear()
-
-    def drain(self) -> None:
-        """Runs what the step has made ready: waiters of answers that are there."""
-        while self._after:
-            self._after.popleft()()

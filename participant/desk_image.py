@@ -75,7 +75,6 @@ def _rerun(desk: Desk, call: AsyncCall) -> None:
             "let the old version of the class finish it first"
         )
     args, kwargs = unpack_arguments(call.arguments, participant=desk.name, live=desk.live)
-    due = dict(call.due)
     desk.active, desk.in_handler = call, call.method
     try:
         call.start(bound(*args, **kwargs))
@@ -93,5 +92,4 @@ def _rerun(desk: Desk, call: AsyncCall) -> None:
             participant=desk.name,
             method=call.method,
         )
-    call.due = due
-    desk.arm_timer(call)
+    call.arm()

@@ -37,14 +37,22 @@ __all__ = (
 )
 
 ASK, TELL, ANSWER, CHASE = 1, 2, 3, 4
-_PLAIN = frozenset((type(None), bool, float, str, bytes))
+_PLAIN = frozenset((type(None), bool, float, bytes))
 _INT_LIMIT = 1 << 63
 _pack = msgpack.Packer(use_bin_type=True, autoreset=True).pack
 
 
 def _is_plain(value: Any) -> bool:
-    kind = type(value)
-    return kind in _PLAIN or (kind is int and -_INT_LIMIT <= value < _INT_LIMIT)
+    return are_plain((value,), {})
+
+
+def _is_text(value: str) -> bool:
+    """Whether it is text that UTF-8 can hold; names of files may hold lone surrogates."""
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def are_plain(args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
@@ -53,7 +61,10 @@ def are_plain(args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
         return False
     for value in args:
         kind = type(value)
-        if kind not in _PLAIN and not (kind is int and -_INT_LIMIT <= value < _INT_LIMIT):
+        if kind is str:
+            if not value.isascii() and not _is_text(value):
+                return False
+        elif kind not in _PLAIN and not (kind is int and -_INT_LIMIT <= value < _INT_LIMIT):
             return False
     return True
 

@@ -3,8 +3,8 @@
 An async handler must do the same again when it is run again with the same answers. So everything that
 can wake it goes through its journal: answers and timers. This loop runs what is ready, in order, until
 nothing is, and then stops; the runner decides which journaled event comes next. `asyncio.gather`,
-`TaskGroup`, `as_completed`, `timeout` and `sleep` work unchanged. Its `time` moves only when a timer
-fires, to that timer's due time, so that it is the same in a re-run.
+`TaskGroup`, `as_completed`, `timeout` and `sleep` work unchanged. Its `time` moves only between two steps,
+to what the journal says (`advance`), so that it is the same in a re-run.
 
 What cannot be journaled is refused by name: sockets, threads, subprocesses, and being woken by another
 handler of the same participant.
@@ -56,13 +56,17 @@ class ReplayLoop(asyncio.AbstractEventLoop):
             events._set_running_loop(before)
 
     def next_timer(self) -> tuple[float, int] | None:
-        """Delay in seconds from `now` and number of the timer that is due first."""
+        """When the first timer is due, in seconds of this loop, and its number."""
         while self._timers and self._timers[0][2].cancelled():
             heapq.heappop(self._timers)
         if not self._timers:
             return None
         when, number, _ = self._timers[0]
-        return max(0.0, when - self.now), number
+        return when, number
+
+    def advance(self, now: float) -> None:
+        """The time of the step that begins; it never goes back."""
+        self.now = max(self.now, now)
 
     def fire(self, number: int) -> None:
         """Lets the timer `number` come due, whatever the others are."""

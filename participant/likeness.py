@@ -1,0 +1,113 @@
+"""Whether two messages say the same, seen from their bytes: a digest that does not see shared objects.
+
+A re-run handler must make the same requests, so requests are compared by digest. But pickle writes an
+object once and refers to it afterwards, and whether two equal strings are *one* object depends on the
+history of the process: ``{"side": "buy", "mine": self.side}`` holds one "buy" as long as ``self.side`` is
+the program's own constant, and two after a restore. So the digest is taken of what the pickle builds,
+with every reference followed; a pickle is read for that, never executed.
+"""
+
+from __future__ import annotations
+
+import io
+import pickletools
+import struct
+from typing import Any
+
+import msgpack
+from xxhash import xxh3_64, xxh3_64_intdigest
+
+__all__ = ("likeness", "call_digest")
+
+_SKIPPED = frozenset(("PROTO", "FRAME"))
+_GETS = frozenset(("BINGET", "LONG_BINGET"))
+# What these take goes into the object below it.
+_INTO = {"APPEND": 1, "SETITEM": 2, "BUILD": 1, "APPENDS": 0, "SETITEMS": 0, "ADDITEMS": 0}
+
+
+class _Node:
+    __slots__ = ("name", "argument", "parts", "digest")
+
+    def __init__(self, name: str, argument: Any, parts: list[_Node]) -> None:
+        self.name = name
+        self.argument = argument
+        self.parts = parts
+        self.digest: bytes | None = None
+
+
+def likeness(payload: bytes) -> int:
+    """A digest of a message made by `cutline.participant.pickling.dumps`."""
+    stream, beside = payload, b""
+    if not payload[0]:
+        (count,) = struct.unpack_from("<Q", payload, 1)
+        (length,) = struct.unpack_from("<Q", payload, 9)
+        at = 9 + 8 * (count + 1)
+        stream, beside = payload[at : at + length], payload[at + length :]
+    whole = xxh3_64()
+    try:
+        whole.update(_digest(_tree(stream)))
+    except RecursionError:
+        # Nested deeper than we can follow: as written, then.
+        whole.update(stream)
+    whole.update(beside)
+    return whole.intdigest()
+
+
+def call_digest(kind: int, detail: str | int, arguments: Any) -> int:
+    """What a re-run must say again: the kind of message, the method (or question), the packed arguments."""
+    said = likeness(arguments) if type(arguments) is bytes else arguments
+    return xxh3_64_intdigest(msgpack.packb((kind, detail, said)))
+
+
+def _tree(stream: bytes) -> _Node:
+    stack: list[_Node] = []
+    marks: list[int] = []
+    memo: list[_Node] = []
+
+    def taken(count: int) -> list[_Node]:
+        start = len(stack) - count if count else marks.pop()
+        parts = stack[start:]
+        del stack[start:]
+        return parts
+
+    for opcode, argument, _ in pickletools.genops(io.BytesIO(stream)):
+        name = opcode.name
+        if name in _SKIPPED:
+            continue
+        if name == "MARK":
+            marks.append(len(stack))
+        elif name == "MEMOIZE":
+            memo.append(stack[-1])
+        elif name in _GETS:
+            stack.append(memo[int(argument or 0)])
+        elif name == "STOP":
+            break
+        elif name == "POP":
+            stack.pop()
+        elif name == "POP_MARK":
+            taken(0)
+        elif name in _INTO:
+            parts = taken(_INTO[name])
+            stack[-1].parts += parts
+        else:
+            before = opcode.stack_before
+            marked = pickletools.markobject in before
+            parts = taken(0) if marked else taken(len(before)) if before else []
+            stack.append(_Node(name, argument, parts))
+    return stack[-1]
+
+
+def _digest(node: _Node) -> bytes:
+    if node.digest is None:
+        # What refers back to itself is named by what it is, not by what it holds.
+        node.digest = node.name.encode()
+        own = xxh3_64(f"{node.name} {len(node.parts)} ".encode())
+        argument = node.argument
+        if isinstance(argument, (bytes, bytearray)):
+            own.update(argument)
+        else:
+            own.update(repr(argument).encode("ascii", "backslashreplace"))
+        for part in node.parts:
+            own.update(_digest(part))
+        node.digest = own.digest()
+    return node.digest

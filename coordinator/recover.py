@@ -24,7 +24,7 @@ from cutline.barrier.commit import Decide, RowDecided
 from cutline.barrier.recovery import Begin, Confirmed, Resume, RollBack
 from cutline.errors import CutlineError, ParticipantFailed, SpawnFailed, StorageError
 from cutline.participant.driver import DRIVER
-from cutline.participant.flight import read_flight
+from cutline.participant.flight import FlightRecord, read_flight
 from cutline.participant.messages import pack_error
 from cutline.storage import CheckpointRow, Manifest, MemberImage
 
@@ -56,7 +56,7 @@ class Recoverer:
         self.row: CheckpointRow
         self.floor = 0
         self.causes: list[dict[str, Any]] = []
-        self.undone: dict[str, tuple[int, int]] = {}
+        self.gone: list[tuple[str, FlightRecord]] = []
         self.skips: list[list[Any]] = []
         # Sizes and documents are looked at first; what a restore then finds damaged is read to the end.
         self.deep = False
@@ -115,8 +115,6 @@ class Recoverer:
         if seat is None or c.ended is not None:
             return
         record = read_flight(Path(seat.flight)) if seat.flight else None
-        if record is not None:
-            c.roster.run_by_the_dead += record.run
         was, pid, how = seat.phase, seat.pid, event.how
         seat.pid, seat.link, seat.launch = 0, None, ""
         if was == "starting" and self._died_at_birth(seat, how):
@@ -125,7 +123,7 @@ class Recoverer:
         seat.deaths += 1
         self.causes.append({"role": "participant", "name": seat.member.name, "pid": pid, "how": how})
         if record is not None:
-            self.undone[seat.member.name] = (record.handled, record.handlers)
+            self.gone.append((seat.member.name, record))
         if self.gathering or c.halted is not None:
             return
         if record is not None and record.sender is not None and self._kills_again(seat, record, how):
@@ -228,10 +226,6 @@ class Recoverer:
                 self._dismiss(seat)
         roster = tuple(Member(name, image.birth) for name, image in sorted(self.images.items()))
         self.grace_until = c.now() + c.settings.rollback_grace
-        for seat in c.roster:
-            record = read_flight(Path(seat.flight)) if seat.flight else None
-            if record is not None and seat.member.name not in self.undone:
-                self.undone[seat.member.name] = (record.handled, record.handlers)
         for action in c.recovery.handle(Begin(epoch, row.checkpoint, roster)):
             if isinstance(action, RollBack):
                 self._bring_back(action.member)
@@ -243,6 +237,9 @@ class Recoverer:
         del c.roster.seats[seat.member.name]
         c.catalog.remove_member(c.lease, c.lineage, seat.member.name)
         c.launcher.end(seat)
+        record = read_flight(Path(seat.flight)) if seat.flight else None
+        if record is not None:
+            self.gone.append((seat.member.name, record))
 
     def _bring_back(self, member: Member) -> None:
         c = self.c
@@ -322,6 +319,8 @@ class Recoverer:
         c = self.c
         self.c.committed = max(self.c.committed, action.checkpoint)
         names = [member.name for member in action.roster]
+        # First, because their recorders keep what was undone only until data flows.
+        self._tell_of(action.checkpoint)
         for seat in c.roster:
             if seat.member in action.roster:
                 seat.phase = "running"
@@ -329,7 +328,6 @@ class Recoverer:
                 skips = [skip[1:] for skip in self.skips if skip[0] == seat.member.name]
                 roster = names if seat.member.name == DRIVER else []
                 c.say(seat.link, "resume", checkpoint=action.checkpoint, roster=roster, skips=skips)
-        self._tell_of(action.checkpoint)
         c.imaged = set(action.roster)
         c.trigger.last_begin = c.now()
 
@@ -340,10 +338,7 @@ class Recoverer:
 
     def _tell_of(self, checkpoint: int) -> None:
         c = self.c
-        handled = self.row.summary.get("handled", {})
-        handlers = self.row.summary.get("handlers", {})
-        messages = sum(count - handled.get(name, 0) for name, (count, _) in self.undone.items())
-        reruns = sum(count - handlers.get(name, 0) for name, (_, count) in self.undone.items())
+        messages, reruns = self._undone()
         lost = [cause["name"] for cause in self.causes]
         c.notice(
             "recovered",
@@ -356,8 +351,22 @@ class Recoverer:
             in_flight=self.row.summary.get("in_flight_messages", 0),
             recovered_ms=(c.now() - self.began) * 1000,
         )
-        self.causes, self.undone = [], {}
+        self.causes, self.gone = [], []
         self.deep = False
+
+    def _undone(self) -> tuple[int, int]:
+        """Messages and handlers behind the cut: of those that are gone, and of those that stand still."""
+        handled = self.row.summary.get("handled", {})
+        handlers = self.row.summary.get("handlers", {})
+        records = list(self.gone)
+        for seat in self.c.roster:
+            record = read_flight(Path(seat.flight)) if seat.flight else None
+            if record is not None:
+                records.append((seat.member.name, record))
+        # One that died before it had taken the cut's state shows less than the cut.
+        messages = sum(max(0, record.handled - handled.get(name, 0)) for name, record in records)
+        reruns = sum(max(0, record.handlers - handlers.get(name, 0)) for name, record in records)
+        return messages, reruns
 
     # -- the clock -------------------------------------------------------------------------
 

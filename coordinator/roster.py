@@ -66,8 +66,6 @@ class Roster:
 
     def __init__(self) -> None:
         self.seats: dict[str, Seat] = {}
-        # Handlers run by processes that are gone; the living ones are read from their recorders.
-        self.run_by_the_dead = 0
 
     def __iter__(self) -> Iterator[Seat]:
         return iter(list(self.seats.values()))

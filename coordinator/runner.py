@@ -420,11 +420,8 @@ class Coordinator:
 
     def handlers_run(self) -> int:
         """Handlers executed by all processes so far, those that died included."""
-        total = self.roster.run_by_the_dead
-        for seat in self.roster:
-            record = read_flight(Path(seat.flight)) if seat.flight else None
-            total += record.run if record is not None else 0
-        return total
+        records = (read_flight(path) for path in self.launcher.folder.glob("*.flight"))
+        return sum(record.run for record in records if record is not None)
 
     def handlers_in_history(self) -> int:
         """Handlers that the living participants have run in the history that remains."""

@@ -71,6 +71,10 @@ class Flight:
             self._sender = sender
         _RUN.pack_into(self._map, 0, 0, first - 1, first, handled, handlers, run)
 
+    def rest(self, handled: int, handlers: int, run: int) -> None:
+        """No message is in hand: the counts of a history that has just begun here."""
+        _RUN.pack_into(self._map, 0, 0, 0, 0, handled, handlers, run)
+
 
 def read_flight(path: Path) -> FlightRecord | None:
     """What the recorder at `path` holds; None if there is none."""

@@ -186,6 +186,12 @@ class Runner:
         self.liaison.new_epoch()
         self.checkpoint = checkpoint
         self.phase = "restored"
+        if self.handlers_run == 0:
+            self._show_counts()
+
+    def _show_counts(self) -> None:
+        """The recorder takes the counts of the cut; until `go` it keeps what the rollback undoes."""
+        self.flight.rest(self.desk.handled, self.desk.handlers, self.handlers_run)
 
     # -- the loop --------------------------------------------------------------------------
 
@@ -414,6 +420,7 @@ class Runner:
         """Data flows: from birth on, or again after everybody was restored."""
         assert self.endpoint is not None
         self.phase = "running"
+        self._show_counts()
         for peer in list(self.peers.links):
             if self.peers.link(peer) is not None:
                 self.feed(LinkOpened(peer))

@@ -69,6 +69,17 @@ def again(call: Callable[[], T]) -> T:
             continue
 
 
+def ask_until_kept(one: cutline.Handle) -> tuple[Any, int]:
+    """A report that no recovery can undo any more, and how often it was asked for."""
+    asked = 0
+    while True:
+        asked += 1
+        try:
+            return one.report.remote().result(committed=True), asked
+        except RolledBack:
+            continue
+
+
 def judge(reports: list[Any], total: int) -> list[str]:
     """What is wrong, in sentences; empty if nothing is."""
     wrong = []
@@ -98,25 +109,20 @@ def main() -> int:
             again(lambda k=k: spawn(f"ring{k}", Ring, k, options.messages, options.tokens, options.pause))  # type: ignore[misc]
             for k in range(SIZE)
         ]
-        calls = 0
         for k, one in enumerate(ring):
             one.connect.tell(ring[(k + 1) % SIZE])
-            calls += 1
         for token in range(options.tokens):
             ring[token % SIZE].take.options(key=f"token {token}").tell(token)
-        needed = options.messages + calls
-        while again(system.status)["handlers"] < needed:
-            time.sleep(0.1)
-        reports = []
-        for one in ring:
-            # A report that was undone was asked once more: another call that the run needed.
-            while True:
-                calls += 1
-                try:
-                    reports.append(one.report.remote().result(committed=True))
-                    break
-                except RolledBack:
-                    continue
+        calls = SIZE
+        reports: list[Any] = []
+        while sum(len(applied) for applied, _faults in reports) < options.messages:
+            while again(system.status)["handlers"] < options.messages + SIZE:
+                time.sleep(0.1)
+            reports = []
+            for one in ring:
+                report, asked = ask_until_kept(one)
+                reports.append(report)
+                calls += asked
         status = again(system.status)
         return conclude(reports, status, system, options, calls, time.monotonic() - began)
 

@@ -37,9 +37,10 @@ class Ended(NamedTuple):
 
 
 class Launcher(Protocol):
-    """Where participants live. `program` is shipped with each launch."""
+    """Where participants live. `program` is shipped with each launch; recorders lie in `folder`."""
 
     program: dict[str, Any]
+    folder: Path
 
     def start(self, seat: Seat, mode: str, now: float, **details: Any) -> None:
         """Starts the seat's process; fills in its launch. `Ended` follows some day.

@@ -114,7 +114,6 @@ class Recoverer:
         seat = c.roster.by_launch(event.launch)
         if seat is None or c.ended is not None:
             return
-        record = read_flight(Path(seat.flight)) if seat.flight else None
         was, pid, how = seat.phase, seat.pid, event.how
         seat.pid, seat.link, seat.launch = 0, None, ""
         if was == "starting" and self._died_at_birth(seat, how):
@@ -122,8 +121,7 @@ class Recoverer:
         seat.phase = "lost"
         seat.deaths += 1
         self.causes.append({"role": "participant", "name": seat.member.name, "pid": pid, "how": how})
-        if record is not None:
-            self.gone.append((seat.member.name, record))
+        record = self._mourn(seat)
         if self.gathering or c.halted is not None:
             return
         if record is not None and record.sender is not None and self._kills_again(seat, record, how):
@@ -135,6 +133,14 @@ class Recoverer:
             )
             return
         self.recover(f"{seat.member.name} was lost ({how})")
+
+    def _mourn(self, seat: Seat) -> FlightRecord | None:
+        """What a process that has ended had done is still to be told."""
+        record = read_flight(Path(seat.flight)) if seat.flight else None
+        seat.flight = ""
+        if record is not None:
+            self.gone.append((seat.member.name, record))
+        return record
 
     def _committed_since(self, seat: Seat) -> bool:
         newest = self.c.committed
@@ -237,9 +243,7 @@ class Recoverer:
         del c.roster.seats[seat.member.name]
         c.catalog.remove_member(c.lease, c.lineage, seat.member.name)
         c.launcher.end(seat)
-        record = read_flight(Path(seat.flight)) if seat.flight else None
-        if record is not None:
-            self.gone.append((seat.member.name, record))
+        self._mourn(seat)
 
     def _bring_back(self, member: Member) -> None:
         c = self.c
@@ -265,6 +269,7 @@ class Recoverer:
     def _launch(self, seat: Seat) -> None:
         c = self.c
         ref = self.images[seat.member.name].ref
+        self._mourn(seat)
         try:
             c.launcher.start(
                 seat,

@@ -136,7 +136,7 @@ def conclude(
     seconds: float,
 ) -> int:
     """Prints the figures and judges them."""
-    recoveries = [notice for notice in system.notices if notice["what"] == "recovered" and notice["causes"]]
+    recoveries = [notice for notice in system.notices if notice["what"] == "recovered"]
     reruns = sum(notice["handlers_rerun"] for notice in recoveries)
     executed = status["handlers_run"]
     wrong = judge(reports, options.messages)

@@ -91,7 +91,7 @@ class Desk(Suspended):
         self.on_answered: Callable[[int, bool, Any], None] | None = None
         self._methods: dict[str, tuple[Any, bool]] = {}
         self._sync_methods: dict[str, Callable[..., Any]] = {}
-        self._after: deque[Callable[[], None]] = deque()
+        self.after: deque[Callable[[], None]] = deque()
 
     @property
     def name(self) -> str:
@@ -119,7 +119,7 @@ class Desk(Suspended):
             self._chased(sender, number, detail)
         else:
             raise CutlineError(f"participant {self.name!r} got a message of unknown kind {kind!r}")
-        if self._after:
+        if self.after:
             self.drain()
 
     def _run(
@@ -192,9 +192,9 @@ class Desk(Suspended):
         if kind == "call":
             call = self.calls.get(waiter[1])
             if call is not None:
-                self._after.append(partial(self._wake, call, ANSWERED, number, ok, packed))
+                self.after.append(partial(self._wake, call, ANSWERED, number, ok, packed))
         elif kind == "then":
-            self._after.append(partial(self._continue, waiter, ok, packed))
+            self.after.append(partial(self._continue, waiter, ok, packed))
         else:
             _, name, birth, theirs = waiter
             self.out.append((Member(name, birth), encode_answer(theirs, ok, packed)))

@@ -45,7 +45,7 @@ class Suspended:
     active: AsyncCall | None
     in_handler: str
     next_call: int
-    _after: deque[Callable[[], None]]
+    after: deque[Callable[[], None]]
 
     def _answer(self, sender: Member, question: int, method: str, value: Any) -> None:
         try:
@@ -63,8 +63,8 @@ class Suspended:
 
     def drain(self) -> None:
         """Runs what the step has made ready: waiters of answers that are there."""
-        while self._after:
-            self._after.popleft()()
+        while self.after:
+            self.after.popleft()()
 
     def _begin(self, coroutine: Any, sender: Member | None, question: int, method: str, packed: Any) -> None:
         """An async handler starts; `coroutine` is its call, not yet run."""
@@ -94,7 +94,7 @@ class Suspended:
         for number in call.awaited():
             if number in self.answers:
                 ok, packed = self.answers[number]
-                self._after.append(partial(self._wake, call, ANSWERED, number, ok, packed))
+                self.after.append(partial(self._wake, call, ANSWERED, number, ok, packed))
                 return
 
     def _changed(self, call: AsyncCall) -> StateChangedBeforeAwait:

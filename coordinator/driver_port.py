@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 from cutline.errors import Misuse, ReplayMismatch, UnknownParticipant
 from cutline.participant.driver import DriverRunner, Place, Submission
-from cutline.participant.handle import CallOptions, Handle, Ref, live_loaders
+from cutline.participant.handle import CallOptions, Handle, Ref, live_loaders, make_ref
 from cutline.participant.likeness import call_digest
 from cutline.participant.messages import ASK, pack_arguments, unpack_error, unpack_value
 
@@ -272,7 +272,7 @@ class DriverPort:
         return Handle(name, class_name, self)
 
     def _load_ref(self, owner: str, number: int, target: str, method: str) -> Ref[Any]:
-        ref: Ref[Any] = Ref(owner, number, target, method, self)
+        ref = make_ref(owner, number, target, method, self)
         if owner == self.name:
             ref.future = self.runner.waiting.get(number)
         return ref

@@ -8,16 +8,32 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 import msgpack
 
 from cutline.errors import CutlineError, SystemStopped
 from cutline.participant.messages import unpack_error
 
-__all__ = ("Supervisor",)
+__all__ = ("Supervising", "Supervisor")
 
 _TRIES = 5
+
+
+class Supervising(Protocol):
+    """The driver's hold on a coordinator, whatever that runs in."""
+
+    first: dict[str, Any]
+    back: Callable[[dict[str, Any]], None]
+    stopping: bool
+    deaths: list[dict[str, Any]]
+
+    @property
+    def pid(self) -> int:
+        """The coordinator's process id."""
+
+    def stop(self, patience: float = 10.0) -> None:
+        """Lets the coordinator end; after `patience` seconds it is ended."""
 
 
 class Supervisor:

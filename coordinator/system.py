@@ -40,7 +40,7 @@ from cutline.participant.transport_grpc import GrpcTransport
 from cutline.storage import open_store
 
 from .driver_port import DriverPort, outcome
-from .supervise import Supervisor
+from .supervise import Supervising, Supervisor
 
 __all__ = ("System", "start", "get", "wait")
 
@@ -61,6 +61,7 @@ def start(
     restore: str | None = None,
     quiet: bool = False,
     listen: str = "unix:",
+    runtime: str | None = None,
     break_mode: str = "",
 ) -> System:
     """Starts a system, or resumes it from its newest checkpoint.
@@ -78,6 +79,8 @@ def start(
         restore: a checkpoint id or a savepoint's label: begin a new lineage from there. Inputs that were
             logged after it are not delivered again.
         quiet: no lines about losses and recoveries on standard error.
+        runtime: ``"process"``: plain processes of this machine; ``"ray"``: Ray actors. Without it: Ray if
+            the program has connected to Ray.
         listen: where the coordinator listens: ``unix:`` (a private socket) or ``127.0.0.1:PORT``.
 
     Raises:
@@ -108,12 +111,33 @@ def start(
         "token": secrets.token_hex(16),
         "driver_pid": os.getpid(),
         "listen": listen,
+        "runtime": _runtime(runtime),
         "run_folder": tempfile.mkdtemp(prefix="cutline-run-"),
         "program": describe_program(),
         "fresh": fresh,
         "restore": restore,
     }
     return System(spec, folder, quiet)
+
+
+def _runtime(wanted: str | None) -> str:
+    if wanted is None:
+        ray = sys.modules.get("ray")
+        return "ray" if ray is not None and ray.is_initialized() else "process"
+    if wanted not in ("process", "ray"):
+        raise Misuse(f'runtime is "process" or "ray"; got {wanted!r}')
+    return wanted
+
+
+def _supervise(spec: dict[str, Any], failed: Callable[[CutlineError], None]) -> Supervising:
+    if spec["runtime"] == "process":
+        return Supervisor(spec, failed)
+    # Ray is an extra: nothing of it is imported by who runs plain processes.
+    from .ray_actor import RaySupervisor, connect_ray
+
+    for line in connect_ray():
+        _log.info(line)
+    return RaySupervisor(spec, failed)
 
 
 class System:
@@ -129,7 +153,7 @@ class System:
         self._stopped = False
         self._stop_lock = threading.Lock()
         try:
-            self._supervisor = Supervisor(spec, self._coordinator_gone)
+            self._supervisor = _supervise(spec, self._coordinator_gone)
         except BaseException:
             shutil.rmtree(self._run_folder, ignore_errors=True)
             raise

@@ -28,7 +28,7 @@ from cutline.errors import (
 )
 
 from .async_call import ANSWERED, AsyncCall
-from .handle import CallOptions, Handle, Ref, live_loaders
+from .handle import CallOptions, Handle, Ref, live_loaders, make_ref
 from .likeness import call_digest
 from .messages import (
     ANSWER,
@@ -90,7 +90,7 @@ class Desk(Suspended):
         self.live = live_loaders(self._load_handle, self._load_ref)
         self.on_answered: Callable[[int, bool, Any], None] | None = None
         self._methods: dict[str, tuple[Any, bool]] = {}
-        self._sync_methods: dict[str, Callable[..., Any]] = {}
+        self.sync_methods: dict[str, Callable[..., Any]] = {}
         self.after: deque[Callable[[], None]] = deque()
 
     @property
@@ -108,7 +108,7 @@ class Desk(Suspended):
         """
         kind, number, detail, packed = message
         if kind == TELL or kind == ASK:
-            bound = self._sync_methods.get(detail)
+            bound = self.sync_methods.get(detail)
             if bound is not None and type(packed) is list:
                 self._run(bound, sender, number, detail, packed)
             else:
@@ -151,7 +151,7 @@ class Desk(Suspended):
             if getattr(type(self.instance), method, None) is not None:
                 self._methods[method] = known
                 if not known[1]:
-                    self._sync_methods[method] = bound
+                    self.sync_methods[method] = bound
         return known
 
     def _call(self, sender: Member | None, question: int, method: str, packed: Any) -> None:
@@ -359,9 +359,9 @@ class Desk(Suspended):
 
     def _load_ref(self, owner: str, number: int, target: str, method: str) -> Ref[Any]:
         if owner != self.name:
-            return Ref(owner, number, target, method, self)
+            return make_ref(owner, number, target, method, self)
         ref = self.live_refs.get(number)
         if ref is None:
-            ref = Ref(owner, number, target, method, self)
+            ref = make_ref(owner, number, target, method, self)
             self.live_refs[number] = ref
         return ref

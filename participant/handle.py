@@ -25,6 +25,7 @@ __all__ = (
     "live_loaders",
     "bound_port",
     "current_port",
+    "make_ref",
     "me",
 )
 
@@ -299,6 +300,15 @@ class Ref(Generic[T]):
 
     def __repr__(self) -> str:
         return f"<Ref {self.target}.{self.method} asked by {self.owner} #{self.number}>"
+
+
+# What Refs of this process are: hosts may put a kind in its place that other libraries recognize.
+ref_kind: type[Ref[Any]] = Ref
+
+
+def make_ref(owner: str, number: int, target: str, method: str, port: Port) -> Ref[Any]:
+    """A Ref of this process's kind."""
+    return ref_kind(owner, number, target, method, port)
 
 
 def _load_handle(name: str, class_name: str) -> Handle:

@@ -1,0 +1,151 @@
+"""The coordinator as a Ray actor, and the driver's hold on it.
+
+`RayCoordinator` runs the same coordinator as the process does (`begin`), on its main thread, with
+participants launched by Ray. `RaySupervisor` is to it what `Supervisor` is to a process: starts it, notices
+its death by the reference of its `run` call, starts another one that takes over.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import ray
+from ray.exceptions import RayError
+
+from cutline.errors import CutlineError, SystemStopped
+from cutline.participant.messages import pack_error, unpack_error
+from cutline.participant.ray_refs import install
+
+from .begin import begin, coordinate
+from .launch_ray import RayLauncher, namespace_of
+
+__all__ = ("RayCoordinator", "RaySupervisor", "connect_ray")
+
+_TRIES = 5
+
+
+def connect_ray() -> list[str]:
+    """Connects to the cluster that the program uses, or RAY_ADDRESS names, or a local one made now.
+
+    Returns lines for people.
+    """
+    install()
+    if ray.is_initialized():
+        return []
+    address = os.environ.get("RAY_ADDRESS")
+    if address:
+        ray.init(address=address, log_to_driver=False)
+        return [f"connected to the Ray cluster at {address}"]
+    ray.init(include_dashboard=False, log_to_driver=False)
+    return ["a local Ray was started; it and the system end with this program"]
+
+
+class RayCoordinator:
+    """The actor; its two methods run one after the other on the main thread."""
+
+    def start(self, spec: dict[str, Any]) -> dict[str, Any]:
+        """What the coordinator's process says in its first line: the lineage, or an error."""
+        try:
+            self.coordinator, self.store = begin(spec, RayLauncher)
+        except Exception as error:
+            return {"error": pack_error(error, participant="coordinator")}
+        return {
+            "lineage": self.coordinator.lineage,
+            "resumed": self.coordinator.committed,
+            "pid": os.getpid(),
+        }
+
+    def run(self, spec: dict[str, Any]) -> str:
+        """Coordinates until the end; returns why it ended."""
+        return coordinate(self.coordinator, self.store, spec)
+
+
+class RaySupervisor:
+    """Owns the coordinator's actor for as long as the driver lives."""
+
+    def __init__(self, spec: dict[str, Any], failed: Callable[[CutlineError], None]) -> None:
+        self.spec = spec
+        self.failed = failed
+        self.back: Callable[[dict[str, Any]], None] = lambda _doc: None
+        self.stopping = False
+        self.deaths: list[dict[str, Any]] = []
+        self.first = self._start(take_over=False)
+        self._thread = threading.Thread(target=self._watch, name="cutline-supervisor", daemon=True)
+        self._thread.start()
+
+    @property
+    def pid(self) -> int:
+        """The process id of the coordinator's worker."""
+        return int(self._doc["pid"])
+
+    def _start(self, take_over: bool) -> dict[str, Any]:
+        system = self.spec["settings"]["system"]
+        options: dict[str, Any] = {
+            "num_cpus": 0,
+            "name": f"@coordinator#{secrets.token_hex(4)}",
+            "namespace": namespace_of(system),
+            "lifetime": "detached",
+            "max_restarts": 0,
+            "max_task_retries": 0,
+            "runtime_env": {"env_vars": {"PYTHONPATH": os.pathsep.join(self.spec["program"]["path"])}},
+        }
+        spec = {**self.spec, "take_over": take_over}
+        kind: Any = ray.remote(RayCoordinator)
+        self._actor: Any = kind.options(**options).remote()
+        doc: dict[str, Any] = ray.get(self._actor.start.remote(spec))
+        if "error" in doc:
+            ray.kill(self._actor)
+            raise unpack_error(doc["error"], participant="coordinator", live={})
+        self._doc = doc
+        self._run = self._actor.run.remote(spec)
+        return doc
+
+    def _watch(self) -> None:
+        recent: list[float] = []
+        while True:
+            reason = self._outcome()
+            if self.stopping:
+                return
+            died, pid = time.monotonic(), self.pid
+            recent = [at for at in recent if died - at < 30.0] + [died]
+            if reason is not None or len(recent) > _TRIES:
+                self.failed(
+                    SystemStopped(
+                        f"the coordinator has ended ({reason or 'lost'}); run the program again to resume "
+                        "from the newest checkpoint"
+                    )
+                )
+                return
+            try:
+                self._start(take_over=True)
+            except Exception as error:
+                self.failed(SystemStopped(f"no new coordinator could be started: {error}"))
+                return
+            doc = {"role": "coordinator", "pid": pid, "recovered_ms": (time.monotonic() - died) * 1000}
+            self.deaths.append(doc)
+            self.back(doc)
+
+    def _outcome(self) -> str | None:
+        """Why `run` returned; None if its process was lost."""
+        try:
+            reason: str = ray.get(self._run)
+        except RayError:
+            return None
+        return reason
+
+    def stop(self, patience: float = 10.0) -> None:
+        """Lets the coordinator end; after `patience` seconds its actor is ended."""
+        self.stopping = True
+        try:
+            done, _ = ray.wait([self._run], timeout=patience)
+            if not done:
+                ray.kill(self._actor)
+        except RayError as error:
+            # Ray itself is gone, and all that it ran.
+            self._doc["error_at_stop"] = str(error)
+        self._thread.join(timeout=patience)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import base64
+import signal
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, Protocol
 
 import msgpack
@@ -17,7 +19,10 @@ from cutline.participant.messages import unpack_error
 
 __all__ = ("Supervising", "Supervisor")
 
-_TRIES = 5
+# How many may die in a row, each soon after its start: of themselves, and by SIGKILL from outside.
+_TRIES, _KILLED = 5, 20
+# Seconds after which a coordinator that dies has not failed at once.
+_SETTLED = 3.0
 
 
 class Supervising(Protocol):
@@ -45,8 +50,13 @@ class Supervisor:
         self.back: Callable[[dict[str, Any]], None] = lambda _doc: None
         self.stopping = False
         self.deaths: list[dict[str, Any]] = []
+        self._lock = threading.Lock()
         self.process = self._start(take_over=False)
-        self.first = self._first_line(self.process)
+        try:
+            self.first = self._first_line(self.process)
+        except BaseException:
+            self.stop()
+            raise
         threading.Thread(target=self._watch, name="cutline-supervisor", daemon=True).start()
 
     @property
@@ -86,42 +96,70 @@ class Supervisor:
 
     def _watch(self) -> None:
         """Starts another coordinator whenever one dies; gives up when several do at once."""
-        recent: list[float] = []
+        tries, up = 0, time.monotonic()
         while True:
             status = self.process.wait()
-            if self.stopping:
-                return
             died = time.monotonic()
-            recent = [at for at in recent if died - at < 30.0] + [died]
-            if status == 0 or len(recent) > _TRIES:
-                self.failed(
-                    SystemStopped(
-                        f"the coordinator has ended (status {status}); run the program again "
-                        "to resume from the "
-                        "newest checkpoint"
-                    )
-                )
+            tries = tries + 1 if died - up < _SETTLED else 1
+            pid, reason = self.process.pid, f"status {status}"
+            if status == 0:
+                self._give_up(reason)
                 return
-            pid = self.process.pid
-            try:
-                self.process = self._start(take_over=True)
-                self._first_line(self.process)
-            except Exception as error:
-                self.failed(SystemStopped(f"no new coordinator could be started: {error}"))
-                return
-            doc = {"role": "coordinator", "pid": pid, "recovered_ms": (time.monotonic() - died) * 1000}
+            while True:
+                if self.stopping:
+                    return
+                if tries > (_KILLED if status == -signal.SIGKILL else _TRIES):
+                    self._give_up(reason)
+                    return
+                try:
+                    self._replace()
+                    break
+                except Exception as error:
+                    # It may have been ended while it started; what is really wrong stays wrong.
+                    tries, reason = tries + 1, str(error)
+            up = time.monotonic()
+            doc = {"role": "coordinator", "pid": pid, "recovered_ms": (up - died) * 1000}
             self.deaths.append(doc)
             self.back(doc)
 
+    def _replace(self) -> None:
+        with self._lock:
+            if self.stopping:
+                return
+            process, before = self._start(take_over=True), self.process
+            self.process = process
+        _hang_up(before)
+        self._first_line(process)
+
+    def _give_up(self, reason: str) -> None:
+        if not self.stopping:
+            self.failed(
+                SystemStopped(
+                    f"the coordinator has ended ({reason}); run the program again to resume from the "
+                    "newest checkpoint"
+                )
+            )
+
     def stop(self, patience: float = 10.0) -> None:
         """Lets the coordinator end; after `patience` seconds its process is ended."""
-        self.stopping = True
-        assert self.process.stdin is not None
-        self.process.stdin.close()
+        with self._lock:
+            self.stopping = True
+            process = self.process
+        assert process.stdin is not None
         try:
-            self.process.wait(timeout=patience)
+            process.stdin.close()
+            process.wait(timeout=patience)
+        except BrokenPipeError:
+            process.wait()
         except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
-        if self.process.stdout is not None:
-            self.process.stdout.close()
+            process.kill()
+            process.wait()
+        _hang_up(process)
+
+
+def _hang_up(process: subprocess.Popen[bytes]) -> None:
+    """Closes the pipes of a coordinator that has ended."""
+    for pipe in (process.stdin, process.stdout):
+        if pipe is not None:
+            with suppress(BrokenPipeError):
+                pipe.close()

@@ -4,7 +4,9 @@ The user's program is not a participant, but what it tells and asks has to be. S
 runs a participant of its own, named ``driver``, on a thread; user threads submit to it and wait for it.
 
 * A submission is appended to the ingress log and synced (all that wait at that moment by one sync), and
-  only then sent. After a rollback the log is read again from the cut's position.
+  only then sent. After a rollback the log is read again from the cut's position. A record names the
+  questions that were answered before it: it may follow from their answers, so it is held back until they
+  are answered again (RULES 10).
 * Inside `system.loop` submissions are not logged: the body is run again from the position that is in the
   cut. Each has a place ``(loop, step, call)``; what the cut has of this step already is not sent twice.
 * An answer is *unstable* until a checkpoint that was captured after it has committed. If a rollback
@@ -76,6 +78,9 @@ class DriverRunner(Runner):
         super().__init__(setup, blobs, coordinator, **options)
         self.log: IngressLog | None = None
         self.submissions: deque[Submission] = deque()
+        self.replay: deque[list[Any]] = deque()
+        self.answered_since: list[int] = []
+        self.held_for: list[int] = []
         self.generation = 0
         self.highest = 0
         self.unstable: dict[int, None] = {}
@@ -106,8 +111,9 @@ class DriverRunner(Runner):
             super().other_event(event)
 
     def _has_work(self) -> bool:
-        if self.phase == "running" and not self.tainted and (self.submissions or self.spawned):
-            return True
+        if self.phase == "running" and not self.tainted:
+            if self.spawned or (self.submissions and not self._holds()):
+                return True
         return super()._has_work()
 
     def at_boundary(self) -> None:
@@ -115,7 +121,9 @@ class DriverRunner(Runner):
         for doc in self.spawned:
             self._apply_spawned(doc)
         self.spawned.clear()
-        if not self.submissions:
+        if self.replay:
+            self._replay()
+        if not self.submissions or self._holds():
             return
         batch = list(self.submissions)
         self.submissions.clear()
@@ -126,7 +134,7 @@ class DriverRunner(Runner):
         if durable:
             assert self.log is not None
             try:
-                last = self.log.append([self._record(entry) for entry in durable])
+                last = self.log.append(self._records(durable))
             except StorageError as error:
                 for entry in batch:
                     entry.taken.set_exception(error)
@@ -140,9 +148,34 @@ class DriverRunner(Runner):
         if self.desk.out:
             self._release()
 
-    @staticmethod
-    def _record(entry: Submission) -> list[Any]:
-        return [entry.kind, entry.number, entry.target, entry.method, entry.arguments, entry.key]
+    def _records(self, entries: list[Submission]) -> list[list[Any]]:
+        since, self.answered_since = self.answered_since, []
+        records = []
+        for entry in entries:
+            call = [entry.number, entry.target, entry.method, entry.arguments]
+            records.append([entry.kind, *call, entry.key, since])
+            since = []
+        return records
+
+    def _replay(self) -> None:
+        """Applies records of the log as far as what they may follow from has happened again."""
+        while self.replay:
+            index, kind, number, target, method, arguments, key, since = self.replay[0]
+            if any(earlier in self.desk.asks for earlier in since):
+                break
+            self.replay.popleft()
+            self.instance.log_index = index
+            self._apply(kind, number, target, method, arguments, key)
+        if self.desk.out:
+            self._release()
+
+    def _holds(self) -> bool:
+        """Whether what user code submits now may follow from answers that have not come again."""
+        if self.replay:
+            return True
+        if self.held_for:
+            self.held_for = [number for number in self.held_for if number in self.desk.asks]
+        return bool(self.held_for)
 
     def _take_submission(self, entry: Submission) -> None:
         if entry.place is not None and entry.generation != self.generation:
@@ -221,6 +254,7 @@ class DriverRunner(Runner):
     def _answered(self, number: int, ok: bool, packed: Any) -> None:
         if number not in self.reads:
             self.unstable[number] = None
+            self.answered_since.append(number)
         self.reads.discard(number)
         self.deliver(number, ok, packed)
 
@@ -283,13 +317,10 @@ class DriverRunner(Runner):
             if name not in roster:
                 self._ask_spawn(name)
         assert self.log is not None
-        logged = set()
-        for index, kind, number, target, method, arguments, key in self.log.after(self.instance.log_index):
-            self.instance.log_index = index
-            logged.add(number)
-            self._apply(kind, number, target, method, arguments, key)
-        if self.desk.out:
-            self._release()
+        self.replay = deque(self.log.after(self.instance.log_index))
+        logged = {record[2] for record in self.replay}
+        self.held_for = [number for record in self.replay for number in record[7]] + self.answered_since
+        self._replay()
         undone = [n for n in self.applied if n not in self.desk.asks and n not in logged]
         for number in undone:
             self.applied.discard(number)

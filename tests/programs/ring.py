@@ -69,6 +69,18 @@ def again(call: Callable[[], T]) -> T:
             continue
 
 
+def connect(one: cutline.Handle, following: cutline.Handle) -> int:
+    """Connects and waits: only then may a number come from elsewhere. Returns how often it was asked."""
+    asked = 0
+    while True:
+        asked += 1
+        try:
+            one.connect.remote(following).result()
+            return asked
+        except RolledBack:
+            continue
+
+
 def ask_until_kept(one: cutline.Handle) -> tuple[Any, int]:
     """A report that no recovery can undo any more, and how often it was asked for."""
     asked = 0
@@ -109,14 +121,14 @@ def main() -> int:
             again(lambda k=k: spawn(f"ring{k}", Ring, k, options.messages, options.tokens, options.pause))  # type: ignore[misc]
             for k in range(SIZE)
         ]
+        calls = 0
         for k, one in enumerate(ring):
-            one.connect.tell(ring[(k + 1) % SIZE])
+            calls += connect(one, ring[(k + 1) % SIZE])
         for token in range(options.tokens):
             ring[token % SIZE].take.options(key=f"token {token}").tell(token)
-        calls = SIZE
         reports: list[Any] = []
         while sum(len(applied) for applied, _faults in reports) < options.messages:
-            while again(system.status)["handlers"] < options.messages + SIZE:
+            while again(system.status)["handlers"] < options.messages + calls:
                 time.sleep(0.1)
             reports = []
             for one in ring:

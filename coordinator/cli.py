@@ -206,6 +206,7 @@ def demo(
     kills: Annotated[bool, typer.Option(help="Kill two participants and the coordinator on the way.")] = True,
     savepoint: Annotated[str | None, typer.Option(help="Take a savepoint half way and stop there.")] = None,
     resume: Annotated[str | None, typer.Option(help="Go on from a savepoint of an earlier demo.")] = None,
+    runtime: Annotated[str, typer.Option(help="process or ray.")] = "process",
     break_mode: Annotated[
         str,
         typer.Option(
@@ -224,6 +225,7 @@ def demo(
         savepoint=savepoint,
         resume=resume,
         break_mode=break_mode,
+        runtime=runtime,
     )
     raise typer.Exit(run_demo(options))
 

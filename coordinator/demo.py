@@ -51,6 +51,7 @@ class DemoOptions:
     savepoint: str | None = None
     resume: str | None = None
     break_mode: str = ""
+    runtime: str = "process"
 
 
 @dataclass
@@ -91,6 +92,7 @@ def run_demo(options: DemoOptions) -> int:
         restore=options.resume,
         quiet=options.as_json,
         break_mode=options.break_mode,
+        runtime=options.runtime,
     )
     with system:
         run = _Run(options, folder, system, {})

@@ -70,6 +70,7 @@ def begin(
             "token": token,
             "program": spec["program"],
             "break_mode": settings.break_mode,
+            "check_awaits": settings.check_awaits,
         }
         launcher = launcher_kind(
             coordinator.post, common, folder=Path(spec["run_folder"]), hash_seed=int(lineage[:7], 16)

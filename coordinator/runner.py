@@ -66,6 +66,7 @@ class Settings:
     rollback_grace: float = 30.0
     max_deaths: int = 20
     break_mode: str = ""
+    check_awaits: bool = False
 
 
 @dataclass

@@ -62,6 +62,7 @@ def start(
     quiet: bool = False,
     listen: str = "unix:",
     runtime: str | None = None,
+    check_awaits: bool = False,
     break_mode: str = "",
 ) -> System:
     """Starts a system, or resumes it from its newest checkpoint.
@@ -81,6 +82,9 @@ def start(
         quiet: no lines about losses and recoveries on standard error.
         runtime: ``"process"``: plain processes of this machine; ``"ray"``: Ray actors. Without it: Ray if
             the program has connected to Ray.
+        check_awaits: look at every stretch of every async handler for state that is changed before an
+            await, and not only at the first calls of each while the state is small. Costs a pickle of the
+            state for each.
         listen: where the coordinator listens: ``unix:`` (a private socket) or ``127.0.0.1:PORT``.
 
     Raises:
@@ -103,6 +107,7 @@ def start(
         "full_every": full_every,
         "keep": keep,
         "checkpoint_timeout": checkpoint_timeout,
+        "check_awaits": check_awaits,
         "break_mode": break_mode,
     }
     spec = {

@@ -64,7 +64,7 @@ class Desk(Suspended):
         *,
         class_name: str = "",
         methods_of: Callable[[str], frozenset[str] | None] = lambda _: None,
-        fingerprint: Callable[[], bytes] | None = None,
+        fingerprint: Callable[[AsyncCall], bytes] | None = None,
         now: Callable[[], float] = lambda: 0.0,
     ) -> None:
         self.me = me

@@ -66,6 +66,7 @@ def build(spec: Mapping[str, Any]) -> Runner:
         class_name=spec["class_name"],
         options=spec["options"],
         launch=spec["launch"],
+        check_awaits=spec["check_awaits"],
         started=process_started(os.getpid()),
     )
     folder = store_path(spec["store"])

@@ -54,6 +54,7 @@ from .messages import decode_frame
 from .method_table import MethodTable
 from .peers import Peers
 from .persist import Persisted, Persister
+from .purity import Purity
 from .restore import Restored
 from .shutter import Shutter
 from .transport import Drained, LinkDown, LinkRefused, LinkUp, PacketIn, Transport
@@ -76,6 +77,7 @@ class Setup:
     launch: str = ""
     pid: int = field(default_factory=os.getpid)
     started: float = 0.0
+    check_awaits: bool = False
 
 
 class Runner:
@@ -99,6 +101,8 @@ class Runner:
         self.classes = classes
         self.wall = wall
         self.now = now
+        self._unbind: Callable[[], None] = lambda: None
+        self.purity = Purity(lambda: self.instance, every=setup.check_awaits)
         self.queue: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self.phase = "starting"
         self.tainted = False
@@ -138,6 +142,7 @@ class Runner:
             instance,
             class_name=self.setup.class_name,
             methods_of=self._methods_of,
+            fingerprint=self.purity.fingerprint,
             now=self.wall,
         )
         self.skips = frozenset()
@@ -172,6 +177,8 @@ class Runner:
         """
         image = read_image(self.blobs, ref)
         self._new_desk(None)
+        # Suspended handlers run again now, and those after them must not find the desk of before.
+        self._bind()
         restored = Restored()
         revived = revive(image, self.desk, self.classes, restored)
         self.instance = revived.instance
@@ -197,15 +204,20 @@ class Runner:
 
     def run(self) -> str:
         """Handles messages until the end; returns why it ended."""
-        undo = bound_port(self.desk, thread_only=True)
+        self._bind()
         try:
             self.liaison.dial()
             while self.ended is None:
                 self._guarded_step()
         finally:
-            undo()
+            self._unbind()
             self.desk.close()
         return self.ended
+
+    def _bind(self) -> None:
+        """Module functions of this thread (`cutline.me`) mean the desk that is there now."""
+        self._unbind()
+        self._unbind = bound_port(self.desk, thread_only=True)
 
     def _guarded_step(self) -> None:
         try:

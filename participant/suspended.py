@@ -37,7 +37,7 @@ class Suspended:
 
     me: Member
     now: Callable[[], float]
-    fingerprint: Callable[[], bytes] | None
+    fingerprint: Callable[[AsyncCall], bytes] | None
     live: Any
     out: list[tuple[str | Member, bytes]]
     answers: dict[int, tuple[bool, Any]]
@@ -75,7 +75,7 @@ class Suspended:
 
     def _segment(self, call: AsyncCall, run: Callable[[], None]) -> None:
         """Runs an async handler from one suspension to the next, and again while answers are there."""
-        before = self.fingerprint() if self.fingerprint is not None else b""
+        before = self.fingerprint(call) if self.fingerprint is not None else b""
         self.active, self.in_handler = call, call.method
         try:
             run()
@@ -87,7 +87,7 @@ class Suspended:
         if call.done:
             self._finish(call)
             return
-        if self.fingerprint is not None and self.fingerprint() != before:
+        if before and self.fingerprint is not None and self.fingerprint(call) not in (before, b""):
             self.end(call, self._changed(call))
             return
         call.arm()

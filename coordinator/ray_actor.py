@@ -23,6 +23,7 @@ from cutline.participant.ray_refs import install
 
 from .begin import begin, coordinate
 from .launch_ray import RayLauncher, namespace_of
+from .ray_noise import OWN_PIDS, quiet_own_deaths
 
 __all__ = ("RayCoordinator", "RaySupervisor", "connect_ray")
 
@@ -35,6 +36,7 @@ def connect_ray() -> list[str]:
     Returns lines for people.
     """
     install()
+    quiet_own_deaths()
     if ray.is_initialized():
         return []
     address = os.environ.get("RAY_ADDRESS")
@@ -102,6 +104,7 @@ class RaySupervisor:
             ray.kill(self._actor)
             raise unpack_error(doc["error"], participant="coordinator", live={})
         self._doc = doc
+        OWN_PIDS.add(int(doc["pid"]))
         self._run = self._actor.run.remote(spec)
         return doc
 

@@ -54,6 +54,7 @@ class Service:
             return
         seat.link, seat.pid, seat.started = link, doc["pid"], doc["started"]
         seat.address = doc["address"]
+        c.notice("joined", name=member.name, pid=seat.pid)
         self._seated(seat, doc)
 
     def _seated(self, seat: Seat, doc: dict[str, Any]) -> None:

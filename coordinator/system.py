@@ -40,6 +40,7 @@ from cutline.participant.transport_grpc import GrpcTransport
 from cutline.storage import open_store
 
 from .driver_port import DriverPort, outcome
+from .ray_noise import OWN_PIDS
 from .supervise import Supervising, Supervisor
 
 __all__ = ("System", "start", "get", "wait")
@@ -380,7 +381,9 @@ class System:
     def _noticed(self, doc: dict[str, Any]) -> None:
         self.notices.append({**doc, "at": time.monotonic()})
         what = doc["what"]
-        if what == "recovered" and doc["causes"]:
+        if what == "joined":
+            OWN_PIDS.add(doc["pid"])
+        elif what == "recovered" and doc["causes"]:
             lost = ", ".join(doc["lost"]) or "nobody"
             self._say(
                 f"{lost} lost, all back at checkpoint {doc['checkpoint']} ({doc['age']:.1f} s old), "

@@ -48,7 +48,7 @@ class AsyncCall:
 
     __slots__ = (
         "number", "sender", "question", "method", "arguments", "requests", "journal", "made", "loop",
-        "task", "waiting", "known", "base", "due", "participant",
+        "task", "waiting", "known", "base", "participant",
     )  # fmt: skip
 
     def __init__(
@@ -76,7 +76,6 @@ class AsyncCall:
         self.known: dict[int, Wake] = {}
         # The wall clock when the handler began: its loop counts from there, over restores too.
         self.base = base
-        self.due: tuple[float, int] | None = None
 
     def to_doc(self) -> list[Any]:
         """What an image holds."""
@@ -166,11 +165,6 @@ class AsyncCall:
                     settle(future, event)
 
         self.loop.run_ready(deliver)
-
-    def arm(self) -> None:
-        """Notes when the handler's earliest timer is due, by the wall clock."""
-        timer = self.loop.next_timer()
-        self.due = None if timer is None else (self.base + timer[0], timer[1])
 
     @property
     def done(self) -> bool:

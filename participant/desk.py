@@ -83,6 +83,7 @@ class Desk(Suspended):
         self.exported: OrderedDict[int, None] = OrderedDict()
         self.kept: set[int] = set()
         self.calls: dict[int, AsyncCall] = {}
+        self.armed: dict[int, tuple[float, int]] = {}
         self.dead_letters: deque[list[Any]] = deque(maxlen=DEAD_LETTERS)
         self.live_refs: weakref.WeakValueDictionary[int, Ref[Any]] = weakref.WeakValueDictionary()
         self.active: AsyncCall | None = None
@@ -175,8 +176,11 @@ class Desk(Suspended):
 
     # -- answers -------------------------------------------------------------------------
 
-    def answered(self, number: int, ok: bool, packed: Any) -> None:
-        """Takes the answer of an own question; a second one for the same question changes nothing."""
+    def answered(self, number: int, ok: bool, packed: Any, *, bury: bool = False) -> None:
+        """Takes the answer of an own question; a second one for the same question changes nothing.
+
+        `bury`: continuations and told handlers that wait for it have failed too often and end here.
+        """
         ask = self.asks.pop(number, None)
         if ask is None:
             return
@@ -184,7 +188,16 @@ class Desk(Suspended):
         if self.on_answered is not None:
             self.on_answered(number, ok, packed)
         for waiter in ask[2]:
-            self._serve(waiter, number)
+            if not (bury and self._buried(waiter)):
+                self._serve(waiter, number)
+
+    def _buried(self, waiter: list[Any]) -> bool:
+        if waiter[0] == "call":
+            call = self.calls.get(waiter[1])
+            if call is None or call.question:
+                return False
+            self.drop(call)
+        return bool(waiter[0] != "peer")
 
     def _serve(self, waiter: list[Any], number: int) -> None:
         ok, packed = self.answers[number]

@@ -92,4 +92,4 @@ def _rerun(desk: Desk, call: AsyncCall) -> None:
             participant=desk.name,
             method=call.method,
         )
-    call.arm()
+    desk.arm(call)

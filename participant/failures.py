@@ -14,7 +14,7 @@ from cutline.barrier import Member
 from cutline.errors import ParticipantFailed
 
 from .desk import HandlerRaised
-from .messages import ASK, encode_answer, pack_error
+from .messages import ANSWER, ASK, CHASE, encode_answer, pack_error
 
 if TYPE_CHECKING:
     from .runner import Runner
@@ -28,34 +28,40 @@ def report(runner: Runner, failure: HandlerRaised, peer: Member, sequence: int) 
     """A handler raised; `sequence` 0 means that no message can be blamed, so that only halting is left."""
     runner.tainted = True
     policy = runner.setup.options.get("on_error", "halt") if sequence else "halt"
-    runner.liaison.say(
-        "failed",
-        policy=policy,
-        key=[peer.name, peer.birth, sequence],
-        method=failure.method,
-        error=pack_error(failure.cause, participant=runner.me.name),
-        text=f"{type(failure.cause).__name__}: {failure.cause}",
-    )
+    # Sends of a handler that raised leave never.
+    runner.desk.out.clear()
+    _tell(runner, policy, [peer.name, peer.birth, sequence], failure.method, failure.cause)
+
+
+def _tell(runner: Runner, policy: str, key: list[Any], method: str, cause: BaseException) -> None:
+    # Kept, because a coordinator that is lost now has not heard it; the next one must.
+    runner.failure = {
+        "policy": policy,
+        "key": key,
+        "method": method,
+        "error": pack_error(cause, participant=runner.me.name),
+        "text": f"{type(cause).__name__}: {cause}",
+    }
+    runner.liaison.say("failed", **runner.failure)
 
 
 def report_broken(runner: Runner, error: Exception) -> None:
     """The runner itself failed. Ending the process would only bring the same state back."""
     _log.error("participant %r: its runner failed", runner.me.name, exc_info=error)
-    runner.liaison.say(
-        "failed",
-        policy="halt",
-        key=[runner.me.name, runner.me.birth, 0],
-        method="(its runner)",
-        error=pack_error(error, participant=runner.me.name),
-        text=f"{type(error).__name__}: {error}",
-    )
+    _tell(runner, "halt", [runner.me.name, runner.me.birth, 0], "(its runner)", error)
 
 
 def bury(runner: Runner, peer: Member, sequence: int, message: list[Any]) -> None:
-    """Puts a message that failed too often to the dead letters; who asked gets an error."""
-    kind, number, detail, _packed = message
+    """Puts a message that failed too often to the dead letters; who asked gets an error.
+
+    An answer is taken, but not by those whose failure nobody hears: what waited for it here ends.
+    """
+    kind, number, detail, packed = message
     runner.desk.dead_letters.append([peer.name, peer.birth, sequence, kind, str(detail)])
-    if kind == ASK:
+    if kind == ANSWER:
+        runner.desk.answered(number, detail, packed, bury=True)
+        runner.desk.drain()
+    if kind in (ASK, CHASE):
         error = ParticipantFailed(
             f"{runner.me.name}.{detail} failed too often; the message is a dead letter",
             participant=runner.me.name,

@@ -14,7 +14,7 @@ from cutline.barrier import Endpoint, LocalSnapshot, Member, Open
 from cutline.barrier.actions import Report
 from cutline.barrier.events import CoordinatorOpened, Initiated, Settled
 from cutline.barrier.wire import PROTOCOL, claims_to_doc
-from cutline.errors import CutlineError, UnknownParticipant
+from cutline.errors import UnknownParticipant
 from cutline.storage.image import ImageRef
 
 from .control import pack_control, unpack_control
@@ -104,6 +104,8 @@ class Liaison:
                 self.resolve(name)
             for peer in runner.endpoint.pending_dials():
                 runner.dial(peer)
+        if runner.failure is not None:
+            self.say("failed", **runner.failure)
         for packet in self.requests.values():
             self.link.send_control(packet)
 
@@ -182,13 +184,20 @@ class Liaison:
         runner = self.runner
         if runner.endpoint is not None and doc["epoch"] <= runner.endpoint.epoch:
             return
-        # What an older capture still writes must not meet the new epoch's.
+        # What an older capture still writes must not meet the new epoch's. Nothing is handled any more: if
+        # the image does not load, there is no state.
+        runner.phase = "restoring"
         runner.persister.drain()
         runner.desk.close()
         try:
             runner.be_restored(ImageRef.from_doc(doc["image"]), doc["epoch"], doc["checkpoint"], doc["floor"])
-        except (CutlineError, HandlerRaised) as error:
-            self.say("restore_failed", at=doc["epoch"], reason=f"{type(error).__name__}: {error}")
+        except Exception as error:
+            self.say(
+                "restore_failed",
+                at=doc["epoch"],
+                reason=f"{type(error).__name__}: {error}",
+                error=pack_error(error, participant=runner.me.name),
+            )
             return
         runner.skips = frozenset((name, birth, seq) for name, birth, seq in doc.get("skips", ()))
         self.say("restored", checkpoint=doc["checkpoint"])

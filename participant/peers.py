@@ -50,6 +50,8 @@ class Peers:
 
     def up(self, event: LinkUp, endpoint: Endpoint | None) -> list[Any]:
         """A link with a peer stands; returns what the endpoint wants done. Strangers are hung up on."""
+        if isinstance(event.key, Member):
+            self.dialing.pop(event.key, None)
         try:
             doc = unpack_control(event.greeting)
             peer = Member(*doc["member"])
@@ -58,6 +60,10 @@ class Peers:
             fits = False
         if not fits or (doc["to"] is not None and Member(*doc["to"]) != self.me):
             event.link.close()
+            if isinstance(event.key, Member):
+                # Somebody else lives there now: ask anew where the peer is.
+                self.addresses.pop(event.key, None)
+                self.retries[event.key] = self.now() + _RETRY
             return []
         self.dialing.pop(peer, None)
         self.retries.pop(peer, None)

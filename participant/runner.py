@@ -18,11 +18,9 @@ Phases::
 
 from __future__ import annotations
 
-import os
 import queue
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from typing import Any
 
 from cutline.barrier import Endpoint, LocalSnapshot, Member, Stamp
@@ -52,32 +50,19 @@ from .imaging import revive
 from .liaison import COORDINATOR, Liaison
 from .messages import decode_frame
 from .method_table import MethodTable
+from .outbox import OutboxLimit
 from .peers import Peers
 from .persist import Persisted, Persister
 from .purity import Purity
 from .restore import Restored
+from .setup import Setup
 from .shutter import Shutter
 from .transport import Drained, LinkDown, LinkRefused, LinkUp, PacketIn, Transport
 
 __all__ = ("Runner", "Setup")
 
-OUTBOX_BYTES = 256 * 1024 * 1024
-STALL_AFTER = 1.0
-
-
-@dataclass
-class Setup:
-    """What a host knows about the participant it runs."""
-
-    system: str
-    run: str
-    member: Member
-    class_name: str
-    options: Mapping[str, Any]
-    launch: str = ""
-    pid: int = field(default_factory=os.getpid)
-    started: float = 0.0
-    check_awaits: bool = False
+# Seconds: acks and frames wait no longer than this, however many events come in.
+FLUSH_LATEST = 0.05
 
 
 class Runner:
@@ -111,6 +96,13 @@ class Runner:
         self.endpoint: Endpoint | None = None
         self.checkpoint = 0
         self.liaison = Liaison(self, coordinator)
+        # The lineage whose image this state came from; another one than the run's after a fork.
+        self.origin = setup.run
+        self.failure: dict[str, Any] | None = None
+        # Packets of peers that were faster than the coordinator's word that this one is born.
+        self.early: list[bytes] = []
+        self.timers_at = 0.0
+        self.outbox = OutboxLimit()
         self.unresolved: dict[str, list[bytes]] = {}
         self.skips: frozenset[tuple[str, int, int]] = frozenset()
         self.open_frame: Any = None
@@ -148,6 +140,8 @@ class Runner:
         self.skips = frozenset()
         self.open_frame = None
         self.tainted = False
+        self.failure = None
+        self.leaving.clear()
 
     def _methods_of(self, class_name: str) -> frozenset[str] | None:
         return self.classes.methods_of(class_name)
@@ -182,6 +176,7 @@ class Runner:
         restored = Restored()
         revived = revive(image, self.desk, self.classes, restored)
         self.instance = revived.instance
+        self.origin = image.header["lineage"]
         self.shutter.adopt(checkpoint, ref, restored)
         snapshot = LocalSnapshot(floor, checkpoint, checkpoint)
         self.endpoint = Endpoint(self.me, self.setup.run, epoch, snapshot, channels=revived.channels)
@@ -231,7 +226,7 @@ class Runner:
     def _patience(self) -> float:
         """Seconds that may pass without an event before something of our own is due."""
         if self._has_work():
-            return 0.0
+            return FLUSH_AFTER if self.outbox.stalled else 0.0
         wait = 1.0
         if self.phase == "running":
             timer = self.desk.next_timer
@@ -263,9 +258,9 @@ class Runner:
             self.liaison.apply_resolutions()
             self.at_boundary()
             self._work(endpoint)
-        if self.phase == "running" and self.queue.empty():
-            busy = endpoint.head is not None
-            if not busy or self.now() - self.last_flush >= FLUSH_AFTER:
+        if self.phase == "running":
+            idle = endpoint.head is None and self.queue.empty()
+            if idle or self.now() - self.last_flush >= (FLUSH_AFTER if self.queue.empty() else FLUSH_LATEST):
                 self._flush()
 
     def _flush(self) -> None:
@@ -354,16 +349,19 @@ class Runner:
             self.liaison.packet(event.payload)
         elif self.endpoint is not None:
             self.feed(unpack(event.payload))
+        else:
+            self.early.append(event.payload)
 
     # -- messages --------------------------------------------------------------------------
 
     def _work(self, endpoint: Endpoint) -> None:
         """Handles messages of the oldest frame until something else wants attention."""
         channel = endpoint.head
-        if channel is None:
+        if channel is None or self.now() >= self.timers_at:
+            # Between messages too: a mailbox that never empties must not hold up a timeout.
+            self.timers_at = self.now() + FLUSH_AFTER
             self._fire_timers()
-            return
-        if endpoint.outbox_bytes > OUTBOX_BYTES and self.now() - self.last_flush < STALL_AFTER:
+        if channel is None or self.tainted or self.outbox.holds_up(endpoint, self.now()):
             return
         frame = channel.frames[0]
         if self.open_frame is not frame:
@@ -393,7 +391,7 @@ class Runner:
             self.desk.drain()
         except HandlerRaised as failure:
             self.fail(failure)
-        if self.desk.out:
+        if self.desk.out and not self.tainted:
             self._release()
 
     def _release(self) -> None:
@@ -442,6 +440,9 @@ class Runner:
             self.liaison.resolve(name)
         if self.desk.out:
             self._release()
+        early, self.early = self.early, []
+        for packet in early:
+            self.feed(unpack(packet))
 
     def dial(self, peer: Member) -> None:
         """Connects to a peer, after asking where it is if need be."""

@@ -44,6 +44,7 @@ class Suspended:
     calls: dict[int, AsyncCall]
     active: AsyncCall | None
     in_handler: str
+    armed: dict[int, tuple[float, int]]
     next_call: int
     after: deque[Callable[[], None]]
 
@@ -90,7 +91,7 @@ class Suspended:
         if before and self.fingerprint is not None and self.fingerprint(call) not in (before, b""):
             self.end(call, self._changed(call))
             return
-        call.arm()
+        self.arm(call)
         for number in call.awaited():
             if number in self.answers:
                 ok, packed = self.answers[number]
@@ -136,10 +137,9 @@ class Suspended:
         future.set_exception(error)
 
     def _finish(self, call: AsyncCall) -> None:
-        del self.calls[call.number]
         task = call.task
         assert task is not None
-        call.close()
+        self.drop(call)
         if task.cancelled():
             self._raised(call.sender, call.question, call.method, asyncio.CancelledError())
             return
@@ -153,34 +153,44 @@ class Suspended:
 
     def end(self, call: AsyncCall, fault: Exception) -> None:
         """A handler that cannot go on: whoever asked gets `fault` for an answer."""
-        self.calls.pop(call.number, None)
-        call.close()
+        self.drop(call)
         self._raised(call.sender, call.question, call.method, fault)
+
+    def drop(self, call: AsyncCall) -> None:
+        """A handler goes no further."""
+        self.calls.pop(call.number, None)
+        self.armed.pop(call.number, None)
+        call.close()
 
     def close(self) -> None:
         """Drops all suspended handlers: a rollback, or the end."""
         for call in self.calls.values():
             call.close()
         self.calls.clear()
+        self.armed.clear()
 
     # -- timers --------------------------------------------------------------------------
+
+    def arm(self, call: AsyncCall) -> None:
+        """Notes when the handler's earliest timer is due, in the seconds of `now`."""
+        timer = call.loop.next_timer()
+        if timer is None:
+            self.armed.pop(call.number, None)
+        else:
+            self.armed[call.number] = call.base + timer[0], timer[1]
 
     @property
     def next_timer(self) -> float | None:
         """When the earliest timer of a suspended handler is due, in the seconds of `now`."""
-        return min((call.due[0] for call in self.calls.values() if call.due is not None), default=None)
+        return min(self.armed.values())[0] if self.armed else None
 
     def fire_timers(self) -> bool:
         """Wakes the handler whose timer is due first; true if there was one."""
-        now = self.now()
-        due = [
-            (call.due[0], call.number, call.due[1])
-            for call in self.calls.values()
-            if call.due is not None and call.due[0] <= now
-        ]
-        if not due:
+        if not self.armed:
             return False
-        _, call_number, number = min(due)
+        deadline, call_number, number = min((when, call, n) for call, (when, n) in self.armed.items())
+        if deadline > self.now():
+            return False
         self._wake(self.calls[call_number], TIMER, number, True, None)
         self.drain()
         return True

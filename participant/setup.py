@@ -1,0 +1,27 @@
+"""What a host knows about the participant it runs."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from cutline.barrier import Member
+
+__all__ = ("Setup",)
+
+
+@dataclass
+class Setup:
+    """What a host knows about the participant it runs."""
+
+    system: str
+    run: str
+    member: Member
+    class_name: str
+    options: Mapping[str, Any]
+    launch: str = ""
+    pid: int = field(default_factory=os.getpid)
+    started: float = 0.0
+    check_awaits: bool = False

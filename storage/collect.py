@@ -107,7 +107,7 @@ def _dead(state: _State, listed: Sequence[str]) -> list[str]:
 
     def is_dead(key: str) -> bool:
         parts = parts_of(key)
-        if parts is None or parts.lineage not in next_ids or key in living:
+        if parts is None or parts.lineage not in next_ids or _whole_name(key) in living:
             return False
         place = parts.lineage, parts.checkpoint
         if parts.checkpoint >= next_ids[parts.lineage] or place in undecided:
@@ -117,6 +117,12 @@ def _dead(state: _State, listed: Sequence[str]) -> list[str]:
         return lowest_undecided.get(parts.lineage, horizon) >= horizon
 
     return sorted(filter(is_dead, listed))
+
+
+def _whole_name(key: str) -> str:
+    """The key that an unfinished one is to become: records are written when the fate is decided already."""
+    folder, _, name = key.rpartition("/")
+    return f"{folder}/{name[1:].rpartition('.')[0]}" if name.startswith(".") else key
 
 
 def _droppable(state: _State) -> list[Place]:

@@ -197,7 +197,9 @@ class Store:
             broken = frozenset(self._broken)
         swept = collect.sweep(self.blobs, self.catalog, lease, keep=keep, broken=broken)
         for row in swept.unrecorded:
-            self._write_record(row)
+            # Another collector may just have given it up; else the next sweep tries again.
+            with contextlib.suppress(StorageError):
+                self._write_record(row)
         if isinstance(self.catalog, SqliteCatalog):
             self.catalog.database.fold_log()
         return swept

@@ -294,6 +294,13 @@ def test_a_frame_is_acked_once() -> None:
     assert end.handle(Flush()) == []
 
 
+def test_a_small_window_is_no_reason_to_ack_for_ever() -> None:
+    end = endpoint(window=2)
+    arrive(end, *frames(1))
+    assert end.handle(Flush()) == [SendAck(B, Positions(1, 1, 2))]
+    assert end.handle(Flush()) == []
+
+
 def test_a_double_is_acked_again() -> None:
     end = endpoint()
     arrive(end, *frames(2))
@@ -329,6 +336,16 @@ def test_released_alone_is_told() -> None:
     assert end.handle(Flush()) == [SendAck(B, Positions(1, 0, WINDOW))]
     end.handle(MarkerArrived(stamp(), (Mark(1, 1, False),), 0))
     assert end.handle(Flush()) == [SendAck(B, Positions(1, 1, WINDOW))]
+
+
+def test_received_alone_is_told() -> None:
+    end = endpoint()
+    end.handle(Initiated(1, (Open(1, False),), 1, 0))
+    end.handle(AtBoundary())
+    arrive(end, frames(1)[0])
+    end.handle(Flush())
+    arrive(end, frames(1, 1)[1])
+    assert end.handle(Flush()) == [SendAck(B, Positions(2, 0, WINDOW))]
 
 
 def test_a_full_mailbox_grants_nothing_until_there_is_room() -> None:
@@ -377,6 +394,14 @@ def test_a_new_link_sends_again_what_was_not_received() -> None:
     end.handle(LinkLost(B))
     assert end.handle(Flush()) == []
     assert end.handle(LinkOpened(B)) == []
+    (action,) = end.handle(Flush())
+    assert isinstance(action, SendFrame) and action.frame.last == 1
+
+
+def test_a_link_that_replaces_another_sends_again() -> None:
+    end = linked(A, B)
+    end.handle(Flush())
+    end.handle(LinkOpened(B))
     (action,) = end.handle(Flush())
     assert isinstance(action, SendFrame) and action.frame.last == 1
 

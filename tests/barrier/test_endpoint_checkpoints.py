@@ -241,6 +241,18 @@ def test_initiate_tells_what_committed_to_who_had_no_part() -> None:
     assert end.due
 
 
+def test_initiate_tells_of_a_commit_that_was_never_heard_of() -> None:
+    end = endpoint()
+    end.handle(initiated(2, committed=1))
+    assert end.snapshot.committed == 1
+
+
+def test_an_initiate_of_an_older_commit_tells_nothing_new() -> None:
+    end = endpoint(LocalSnapshot(3, 3, 3))
+    end.handle(initiated(4, committed=1))
+    assert end.snapshot.committed == 3
+
+
 def test_initiate_raises_the_floor_to_all_that_is_decided() -> None:
     end = endpoint()
     end.handle(Initiated(1, (), 4, 0))

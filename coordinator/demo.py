@@ -24,11 +24,12 @@ from typing import Any
 from cutline.errors import CutlineError, RolledBack, SystemHalted
 from cutline.participant.handle import Handle
 
+from .answers import get
 from .demo_agents import Scale
 from .demo_cast import all_done, cast, combine, fraction_done, introductions, starters
 from .demo_report import Bar, print_report
 from .demo_source import copy_sources, find_sources
-from .system import System, get, start
+from .system import System, start
 
 __all__ = ("DemoOptions", "run_demo")
 

@@ -7,22 +7,26 @@ thread (`cutline.participant.driver`), to which this posts.
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
-from concurrent.futures import TimeoutError as FutureTimeout
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
-from cutline.errors import Misuse, ReplayMismatch, UnknownParticipant
+from cutline.errors import Misuse, ReplayMismatch
 from cutline.participant.driver import DriverRunner, Place, Submission
 from cutline.participant.handle import CallOptions, Handle, Ref, live_loaders, make_ref
+from cutline.participant.late import Gates, late_call
 from cutline.participant.likeness import call_digest
 from cutline.participant.messages import ASK, pack_arguments, unpack_error, unpack_value
+
+from .births import Births, outcome
 
 __all__ = ("DriverPort", "outcome")
 
 T = TypeVar("T")
+_log = logging.getLogger("cutline")
 
 
 class _InLoop:
@@ -34,13 +38,16 @@ class _InLoop:
         self.known = known
         self.generation = generation
         self.index = 0
+        self.late: list[Future[None]] = []
 
 
 class DriverPort:
     """`cutline.participant.handle.Port` for user threads of the driver."""
 
-    def __init__(self, runner: DriverRunner) -> None:
+    def __init__(self, runner: DriverRunner, cluster: str = "") -> None:
         self.runner = runner
+        self.gates = Gates()
+        self.births = Births(runner, self, cluster)
         self.live = live_loaders(self._load_handle, self._load_ref)
         self._lock = threading.Lock()
         self._next = 1
@@ -71,11 +78,12 @@ class DriverPort:
             except Exception as error:
                 done.set_exception(error)
 
-        self._check()
+        self.check()
         self.runner.post(run)
         return done.result(timeout)
 
-    def _check(self) -> None:
+    def check(self) -> None:
+        """Raises what has befallen the system, or, once, that it went back."""
         if self.runner.fault is not None:
             raise self.runner.fault
         undone = self.runner.rolled_back
@@ -87,19 +95,12 @@ class DriverPort:
 
     def ask(self, target: str, method: str, args: Any, kwargs: Any, options: CallOptions) -> Ref[Any]:
         """Submits a question; the Ref's answer is unstable until a checkpoint holds it."""
-        arguments = self._pack(target, method, args, kwargs)
-        body = self._loop()
-        place, number = self._place(body, target, method, arguments)
-        if number is not None:
-            future = self.runner.waiting.setdefault(number, Future())
-            self.runner.post(lambda: self._redeliver(number))
-            return self._load_ref(self.name, number, target, method)
-        number = self._number()
-        if not options.durable:
-            self.runner.reads.add(number)
-        future = self.runner.waiting[number] = Future()
-        self._submit("ask", number, target, method, arguments, options, place, body, future)
-        return self._load_ref(self.name, number, target, method)
+        future: Future[Any] = Future()
+        call = self._call("ask", target, method, args, kwargs, options, future)
+        if call < 0:
+            self.runner.waiting.setdefault(-call, future)
+            self.runner.post(lambda: self._redeliver(-call))
+        return self._load_ref(self.name, abs(call), target, method)
 
     def _redeliver(self, number: int) -> None:
         known = self.runner.desk.answers.get(number)
@@ -108,19 +109,59 @@ class DriverPort:
 
     def tell(self, target: str, method: str, args: Any, kwargs: Any, options: CallOptions) -> None:
         """Submits a message that wants no answer."""
-        arguments = self._pack(target, method, args, kwargs)
+        self._call("tell", target, method, args, kwargs, options, None)
+
+    def create(
+        self, kind: type, name: str | None, options: Mapping[str, Any], args: Any, kwargs: Any
+    ) -> Handle:
+        """Begins to make a participant; see `cutline.participant.actor.Creator`."""
+        return self.births.spawn(name, kind, options, args, kwargs)[0]
+
+    def _call(
+        self,
+        kind: str,
+        target: str,
+        method: str,
+        args: Any,
+        kwargs: Any,
+        options: CallOptions,
+        answer: Future[Any] | None,
+    ) -> int:
+        """Submits a call, now or when its arguments are there; returns its number.
+
+        If the cut has it already (the body of a loop is run again), the number is negative.
+        """
+        self.check()
+        self.births.check(target)
+        late = late_call(args, kwargs)
+        said = self._pack(target, method, *(late.outline() if late is not None else (args, kwargs)))
         body = self._loop()
-        place, known = self._place(body, target, method, arguments)
-        if known is None:
-            self._submit("tell", self._number(), target, method, arguments, options, place, body, None)
+        place, known = self._place(body, target, method, said)
+        if known is not None:
+            return -known
+        number = self.number()
+        if answer is not None:
+            if not options.durable:
+                self.runner.reads.add(number)
+            self.runner.waiting[number] = answer
+
+        def go() -> None:
+            arguments = said if late is None else self._pack(target, method, *late.filled())
+            self._submit(kind, number, target, method, arguments, options, place, body, answer)
+
+        def failed(error: Exception) -> None:
+            if answer is None:
+                _log.error("driver: %s.%s was not told: %s: %s", target, method, type(error).__name__, error)
+            elif not answer.done():
+                self.runner.waiting.pop(number, None)
+                answer.set_exception(error)
+
+        done = self.gates.through(target, late, go, failed)
+        if done is not None and body is not None:
+            body.late.append(done)
+        return number
 
     def _pack(self, target: str, method: str, args: Any, kwargs: Any) -> Any:
-        self._check()
-        if target not in self.runner.known_names:
-            known = ", ".join(sorted(self.runner.known_names)) or "none"
-            raise UnknownParticipant(
-                f"there is no participant {target!r}; spawn it first (known: {known})", participant=target
-            )
         where = f"arguments of {target}.{method}"
         return pack_arguments(args, kwargs, participant=self.name, where=where)
 
@@ -156,7 +197,8 @@ class DriverPort:
             )
         )
 
-    def _number(self) -> int:
+    def number(self) -> int:
+        """The next question's number."""
         with self._lock:
             number = self._next
             self._next += 1
@@ -167,7 +209,7 @@ class DriverPort:
     def _loop(self) -> _InLoop | None:
         body: _InLoop | None = getattr(self._local, "body", None)
         if body is not None and body.generation != self.runner.generation:
-            self._check()
+            self.check()
             # The error was taken by the body itself: it must not go on in a world that was undone.
             raise self.runner.undone()
         return body
@@ -196,9 +238,13 @@ class DriverPort:
         """This thread's calls belong to one step of a loop."""
         if getattr(self._local, "body", None) is not None:
             raise Misuse(f"loop {name!r} is inside another loop; loops of one driver follow each other")
-        self._local.body = _InLoop(name, step, known, generation)
+        body = self._local.body = _InLoop(name, step, known, generation)
+        self.births.again(self.place_name)
         try:
             yield
+            # The step is over when all that it calls has been submitted.
+            for done in body.late:
+                done.result()
         finally:
             self._local.body = None
 
@@ -207,13 +253,21 @@ class DriverPort:
         """Whether this thread is inside a loop's body."""
         return getattr(self._local, "body", None) is not None
 
+    @property
+    def place_name(self) -> str:
+        """What tells names given inside a loop from those given outside, or at another step."""
+        body: _InLoop | None = getattr(self._local, "body", None)
+        return "" if body is None else f"-{body.name}-{body.step}"
+
     # -- answers ---------------------------------------------------------------------------
 
     def result(self, ref: Ref[Any], timeout: float | None, committed: bool) -> Any:
         """Blocks for an answer."""
-        self._check()
+        self.check()
         what = f"answer of {ref.target}.{ref.method}"
         ok, packed = outcome(self._future(ref), timeout, what)
+        if not ok and ref.target not in self.runner.known_names:
+            self.births.told(ref.target)
         if committed:
             stable: Future[None] = Future()
             self.runner.post(lambda: self._await_stable(ref.number, stable))
@@ -276,20 +330,6 @@ class DriverPort:
         if owner == self.name:
             ref.future = self.runner.waiting.get(number)
         return ref
-
-
-def outcome(future: Future[T], timeout: float | None, what: str) -> T:
-    """What a future comes to.
-
-    Raises:
-        TimeoutError: nothing in `timeout` seconds; names `what`. (Python 3.10's futures have another one.)
-    """
-    try:
-        return future.result(timeout)
-    except FutureTimeout:
-        if future.done():
-            raise
-        raise TimeoutError(f"no {what} in {timeout} s") from None
 
 
 class _Awaitable:

@@ -55,6 +55,9 @@ class Launcher(Protocol):
     def alive(self, seat: Seat) -> bool:
         """Whether the seat's process runs."""
 
+    def why_waiting(self, seat: Seat) -> str:
+        """Why the seat's process has not begun to run, for people; empty if nobody knows."""
+
     def end(self, seat: Seat) -> None:
         """Ends the seat's process, if it still is the one that was started."""
 
@@ -136,6 +139,10 @@ class ProcessLauncher:
     def alive(self, seat: Seat) -> bool:
         """See `Launcher.alive`."""
         return bool(seat.pid) and process_alive(seat.pid, seat.started)
+
+    def why_waiting(self, seat: Seat) -> str:
+        """See `Launcher.why_waiting`: a process runs at once."""
+        return ""
 
     def end(self, seat: Seat) -> None:
         """See `Launcher.end`: SIGKILL."""

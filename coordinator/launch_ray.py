@@ -20,12 +20,13 @@ import ray
 from ray.exceptions import RayActorError, RayError
 
 from cutline.errors import SpawnFailed
-from cutline.participant.host_ray import RESOURCE_OPTIONS, RayHost
+from cutline.participant.host_ray import RayHost, cluster_name
+from cutline.participant.ray_options import decode_options, passed_options
 
 from .launch import Ended, launch_document
 from .roster import Seat
 
-__all__ = ("RayLauncher", "namespace_of", "host_options")
+__all__ = ("RayLauncher", "namespace_of", "host_options", "unmet", "wanted_resources")
 
 _POLL = 0.2
 
@@ -36,15 +37,18 @@ def namespace_of(system: str) -> str:
 
 
 def host_options(
-    options: Mapping[str, Any], *, name: str, system: str, env: Mapping[str, str]
+    options: Mapping[str, Any], *, name: str, system: str, env: Mapping[str, str], cluster: str
 ) -> dict[str, Any]:
     """The options of the Ray actor that hosts a participant.
 
     Placement is passed on as the user gave it. Names, life time, restarts and concurrency are ours.
     """
-    passed = {key: value for key, value in options.items() if key in RESOURCE_OPTIONS}
+    passed = passed_options(decode_options(options, cluster))
     environment = dict(passed.pop("runtime_env", {}))
-    environment["env_vars"] = {**environment.get("env_vars", {}), **env}
+    given = dict(environment.get("env_vars", {}))
+    if "PYTHONPATH" in given:
+        env = {**env, "PYTHONPATH": os.pathsep.join((env["PYTHONPATH"], given["PYTHONPATH"]))}
+    environment["env_vars"] = {**given, **env}
     return {
         "num_cpus": 0,
         **passed,
@@ -56,6 +60,26 @@ def host_options(
         "max_task_retries": 0,
         "max_concurrency": 1,
     }
+
+
+def wanted_resources(options: Mapping[str, Any]) -> dict[str, float]:
+    """What the options ask for, under Ray's names of resources."""
+    named = {"num_cpus": "CPU", "num_gpus": "GPU", "memory": "memory"}
+    wanted = {there: float(options[here]) for here, there in named.items() if options.get(here)}
+    wanted.update({name: float(count) for name, count in (options.get("resources") or {}).items()})
+    if options.get("accelerator_type"):
+        wanted[f"accelerator_type:{options['accelerator_type']}"] = 0.001
+    return wanted
+
+
+def unmet(wanted: Mapping[str, float], total: Mapping[str, float], free: Mapping[str, float]) -> str:
+    """Which resources there are too few of, for people; empty if it is not for want of any."""
+    lacking = [
+        f"{count:g} {name} (the cluster has {total.get(name, 0.0):g}, {free.get(name, 0.0):g} of it free)"
+        for name, count in wanted.items()
+        if count > free.get(name, 0.0)
+    ]
+    return "it waits for " + " and ".join(lacking) if lacking else ""
 
 
 class RayLauncher:
@@ -84,17 +108,21 @@ class RayLauncher:
             {**self._common, "program": self.program, "listen": listen}, seat, mode, details
         )
         options = host_options(
-            seat.options, name=self._name(seat), system=self._common["system"], env=self._env
+            seat.options,
+            name=self._name(seat),
+            system=self._common["system"],
+            env=self._env,
+            cluster=cluster_name(),
         )
         try:
             actor: Any = ray.remote(RayHost).options(**options).remote()
             reference = actor.run.remote(document)
-        except (RayError, ValueError) as error:
+        except (RayError, ValueError, TypeError) as error:
             raise SpawnFailed(f"participant {seat.member.name!r}: Ray refused it: {error}") from error
         with self._lock:
             self._actors[seat.launch] = actor
             self._refs[reference] = seat.launch
-        seat.pid, seat.started = 0, 0.0
+        seat.pid, seat.started, seat.overdue = 0, 0.0, ""
         seat.phase, seat.launched_at, seat.link, seat.address = "starting", now, None, ""
 
     @staticmethod
@@ -117,6 +145,13 @@ class RayLauncher:
         """See `Launcher.alive`."""
         with self._lock:
             return bool(seat.launch) and seat.launch in self._refs.values()
+
+    def why_waiting(self, seat: Seat) -> str:
+        """See `Launcher.why_waiting`: which resource the cluster has too little of."""
+        wanted = wanted_resources(decode_options(seat.options, cluster_name()))
+        total: Any = ray.cluster_resources  # without annotations in Ray
+        free: Any = ray.available_resources
+        return unmet(wanted, total(), free())
 
     def end(self, seat: Seat) -> None:
         """See `Launcher.end`."""

@@ -18,6 +18,7 @@ import ray
 from ray.exceptions import RayError
 
 from cutline.errors import CutlineError, SystemStopped
+from cutline.participant.host_ray import check_versions, cluster_name
 from cutline.participant.messages import pack_error, unpack_error
 from cutline.participant.ray_refs import install
 
@@ -53,6 +54,7 @@ class RayCoordinator:
     def start(self, spec: dict[str, Any]) -> dict[str, Any]:
         """What the coordinator's process says in its first line: the lineage, or an error."""
         try:
+            check_versions(spec["ray"], ray.__version__, "the cluster")
             self.coordinator, self.store = begin(spec, RayLauncher)
         except Exception as error:
             return {"error": pack_error(error, participant="coordinator")}
@@ -76,6 +78,7 @@ class RaySupervisor:
         self.back: Callable[[dict[str, Any]], None] = lambda _doc: None
         self.stopping = False
         self.deaths: list[dict[str, Any]] = []
+        self.cluster = cluster_name()
         self.first = self._start(take_over=False)
         self._thread = threading.Thread(target=self._watch, name="cutline-supervisor", daemon=True)
         self._thread.start()
@@ -96,7 +99,7 @@ class RaySupervisor:
             "max_task_retries": 0,
             "runtime_env": {"env_vars": {"PYTHONPATH": os.pathsep.join(self.spec["program"]["path"])}},
         }
-        spec = {**self.spec, "take_over": take_over}
+        spec = {**self.spec, "take_over": take_over, "ray": ray.__version__}
         kind: Any = ray.remote(RayCoordinator)
         self._actor: Any = kind.options(**options).remote()
         doc: dict[str, Any] = ray.get(self._actor.start.remote(spec))
@@ -113,6 +116,15 @@ class RaySupervisor:
         while True:
             reason = self._outcome()
             if self.stopping:
+                return
+            if not ray.is_initialized():
+                # Nothing of Ray's may be called now: it would start another cluster.
+                self.failed(
+                    SystemStopped(
+                        "this program has disconnected from Ray (ray.shutdown), and its system with it; "
+                        "connect and run it again to resume from the newest checkpoint"
+                    )
+                )
                 return
             died, pid = time.monotonic(), self.pid
             recent = [at for at in recent if died - at < 30.0] + [died]
@@ -144,6 +156,8 @@ class RaySupervisor:
     def stop(self, patience: float = 10.0) -> None:
         """Lets the coordinator end; after `patience` seconds its actor is ended."""
         self.stopping = True
+        if not ray.is_initialized():
+            return
         try:
             done, _ = ray.wait([self._run], timeout=patience)
             if not done:

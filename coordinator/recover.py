@@ -39,7 +39,6 @@ __all__ = ("Recoverer", "RETRIES", "KILLS", "await_ends")
 RETRIES = 3
 KILLS = 5
 GATHER_SECONDS = 10.0
-SPAWN_SECONDS = 60.0
 
 
 class Recoverer:
@@ -114,7 +113,7 @@ class Recoverer:
         seat = c.roster.by_launch(event.launch)
         if seat is None or c.ended is not None:
             return
-        was, pid, how = seat.phase, seat.pid, event.how
+        was, pid, how = seat.phase, seat.pid, seat.overdue or event.how
         seat.pid, seat.link, seat.launch = 0, None, ""
         if was == "starting" and self._died_at_birth(seat, how):
             return
@@ -125,6 +124,13 @@ class Recoverer:
         if self.gathering or c.halted is not None:
             return
         if record is not None and record.sender is not None and self._kills_again(seat, record, how):
+            return
+        if self._is_used_up(seat):
+            self._halt(
+                seat,
+                f"{seat.member.name!r} was lost ({how}), and its max_restarts={seat.options['max_restarts']} "
+                "are used up",
+            )
             return
         if seat.deaths > c.settings.max_deaths and not self._committed_since(seat):
             self._halt(
@@ -150,20 +156,31 @@ class Recoverer:
             return True
         return False
 
+    def _is_used_up(self, seat: Seat) -> bool:
+        """Whether the participant has been lost more often than its option `max_restarts` allows."""
+        c = self.c
+        most = seat.options.get("max_restarts")
+        if most is None or most < 0:
+            return False
+        return c.catalog.count_failure(c.lease, c.lineage, f"restart:{seat.member.name}") > int(most)
+
     def _died_at_birth(self, seat: Seat, how: str) -> bool:
         if seat.member not in self.c.service.births:
             return False
-        error = SpawnFailed(
-            f"participant {seat.member.name!r} ended before it was ready ({how}); look at its output above",
-            participant=seat.member.name,
-        )
+        name = seat.member.name
+        text = f"participant {name!r} ended before it was ready ({how}); look at its output above"
+        if seat.overdue:
+            text = f"participant {name!r} did not come up: {seat.overdue}"
+        error = SpawnFailed(text, participant=name)
         self.c.service.birth_failed(seat, pack_error(error, participant=seat.member.name))
         return True
 
     def _kills_again(self, seat: Seat, record: Any, how: str) -> bool:
         c = self.c
         key = f"kill:{seat.member.name}:{record.sender.name}:{record.sender.birth}:{record.sequence}"
-        if c.catalog.count_failure(c.lease, c.lineage, key) < KILLS:
+        retries = seat.options.get("max_task_retries")
+        most = KILLS if retries is None else retries + 1
+        if retries == -1 or (count := c.catalog.count_failure(c.lease, c.lineage, key)) < most:
             return False
         if seat.options.get("on_error") == "dead_letter":
             self.skips.append([seat.member.name, *record.sender, record.sequence])
@@ -171,7 +188,7 @@ class Recoverer:
         self._halt(
             seat,
             f"message {record.sequence} from {record.sender.name!r} has ended the process of "
-            f"{seat.member.name!r} {KILLS} times ({how}); mend the handler, or give the participant "
+            f"{seat.member.name!r} {count} times ({how}); mend the handler, or give the participant "
             "on_error='dead_letter'",
         )
         return True
@@ -391,9 +408,12 @@ class Recoverer:
                     # Its handler does not come to a boundary: it costs the process its life.
                     c.launcher.end(seat)
         for seat in c.roster:
-            late = seat.phase == "starting" and c.now() - seat.launched_at > SPAWN_SECONDS
+            late = seat.phase == "starting" and c.now() - seat.launched_at > c.settings.spawn_timeout
             silent = seat.beat and c.now() - float(seat.beat["at"]) > c.settings.lost_after
             if (late or silent) and seat.member.name != DRIVER:
+                if late:
+                    reason = c.launcher.why_waiting(seat) or "it was not heard of"
+                    seat.overdue = f"after {c.settings.spawn_timeout:g} s {reason}"
                 c.launcher.end(seat)
 
     def _ask_row(self, action: Decide) -> None:

@@ -33,6 +33,8 @@ class Seat:
     epoch: int = -1
     beat: Mapping[str, Any] = field(default_factory=dict)
     deaths: int = 0
+    # Why it is ended though it never came up.
+    overdue: str = ""
 
     def to_doc(self) -> dict[str, Any]:
         """What the catalog keeps, so that a new coordinator finds the process again."""

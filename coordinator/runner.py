@@ -65,6 +65,7 @@ class Settings:
     lost_after: float = 300.0
     rollback_grace: float = 30.0
     max_deaths: int = 20
+    spawn_timeout: float = 60.0
     break_mode: str = ""
     check_awaits: bool = False
 

@@ -29,6 +29,8 @@ class Supervising(Protocol):
     """The driver's hold on a coordinator, whatever that runs in."""
 
     first: dict[str, Any]
+    # Which cluster it runs on, where options of participants can name places of one.
+    cluster: str
     back: Callable[[dict[str, Any]], None]
     stopping: bool
     deaths: list[dict[str, Any]]
@@ -43,6 +45,8 @@ class Supervising(Protocol):
 
 class Supervisor:
     """Owns the coordinator's process for as long as the driver lives."""
+
+    cluster = ""
 
     def __init__(self, spec: dict[str, Any], failed: Callable[[CutlineError], None]) -> None:
         self.spec = spec

@@ -15,22 +15,20 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future
 from concurrent.futures import wait as wait_futures
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from cutline.barrier import Member
-from cutline.errors import CutlineError, DuplicateName, Misuse, RolledBack, SystemStopped
-from cutline.participant.actor import options_of
+from cutline.errors import CutlineError, Misuse, RolledBack, SystemStopped
 from cutline.participant.classes import name_of
 from cutline.participant.driver import DRIVER, DriverRunner, DriverState, Place, Submission
 from cutline.participant.endpoint_file import read_endpoint
-from cutline.participant.handle import Handle, Ref, bound_port, current_port
+from cutline.participant.handle import Handle, bound_port
 from cutline.participant.host_process import start_beat
 from cutline.participant.ingress import IngressLog
-from cutline.participant.messages import pack_arguments
 from cutline.participant.method_table import MethodTable
 from cutline.participant.persist import Persister
 from cutline.participant.processes import process_started
@@ -43,9 +41,8 @@ from .driver_port import DriverPort, outcome
 from .ray_noise import OWN_PIDS
 from .supervise import Supervising, Supervisor
 
-__all__ = ("System", "start", "get", "wait")
+__all__ = ("System", "start")
 
-T = TypeVar("T")
 _log = logging.getLogger("cutline")
 
 
@@ -58,6 +55,7 @@ def start(
     full_every: int = 10,
     keep: int = 10,
     checkpoint_timeout: float = 60.0,
+    spawn_timeout: float = 60.0,
     fresh: bool = False,
     restore: str | None = None,
     quiet: bool = False,
@@ -77,6 +75,8 @@ def start(
         keep: how many checkpoints are kept; savepoints are kept until they are deleted.
         checkpoint_timeout: seconds after which a checkpoint is given up; time inside a handler does not
             count.
+        spawn_timeout: seconds that a participant's process may take to come up, waiting for resources
+            of the cluster included; SpawnFailed after them, naming what is not there.
         fresh: begin anew even if there is something to resume. Nothing old is deleted.
         restore: a checkpoint id or a savepoint's label: begin a new lineage from there. Inputs that were
             logged after it are not delivered again.
@@ -108,6 +108,7 @@ def start(
         "full_every": full_every,
         "keep": keep,
         "checkpoint_timeout": checkpoint_timeout,
+        "spawn_timeout": spawn_timeout,
         "check_awaits": check_awaits,
         "break_mode": break_mode,
     }
@@ -155,7 +156,6 @@ class System:
         self.notices: list[dict[str, Any]] = []
         self._quiet = quiet
         self._run_folder: str = spec["run_folder"]
-        self._claimed: set[str] = set()
         self._stopped = False
         self._stop_lock = threading.Lock()
         try:
@@ -205,7 +205,7 @@ class System:
             token, runner.post, "unix:", DRIVER, greeting=lambda: runner.peers.greeting()
         )
         runner.attach(transport, Persister(store.blobs, runner.post, DRIVER))
-        self._port = DriverPort(runner)
+        self._port = DriverPort(runner, self._supervisor.cluster)
         runner.be_born(DriverState)
         runner.address = transport.start()
         self._stop_beat = start_beat(runner)
@@ -243,36 +243,20 @@ class System:
             SpawnFailed: the process did not come up.
             Exception: whatever the constructor raised.
         """
-        if not isinstance(kind, type):
-            raise Misuse(f"spawn({name!r}, ...) takes a class; got {kind!r}")
-        if not isinstance(name, str) or not name or name == DRIVER or name.startswith("@"):
-            raise Misuse(
-                f"{name!r} is no name for a participant: a non-empty string, not {DRIVER!r}, no leading @"
-            )
-        class_name = name_of(kind)
-        if name in self._runner.known_names:
-            if name in self._claimed and not self._port.in_loop:
-                raise DuplicateName(
-                    f"there is a participant {name!r} already; names are identities", participant=name
-                )
-            self._claimed.add(name)
-            return Handle(name, class_name, self._port)
-        where = f"constructor arguments of {name}"
-        record = {
-            "class_name": class_name,
-            "options": options_of(kind),
-            "args": pack_arguments(args, kwargs, participant=DRIVER, where=where),
-            "main": describe_program()["main"] if class_name.startswith("__main__:") else b"",
-        }
-        up: Future[None] = Future()
-        self._runner.spawning[name] = up
-        taken: Future[None] = Future()
-        number = self._port._number()
-        self._runner.post(Submission("spawn", number, name, "", record, None, True, None, 0, taken))
-        taken.result()
-        up.result()
-        self._claimed.add(name)
-        return Handle(name, class_name, self._port)
+        handle, up = self._port.births.spawn(name, kind, None, args, kwargs)
+        self._port.births.wait_up(name, up)
+        return handle
+
+    def ready(self, handles: Handle | Iterable[Handle], timeout: float | None = None) -> None:
+        """Waits until the participants of these handles are up.
+
+        Args:
+            timeout: seconds for all of them together; TimeoutError after them.
+
+        Raises:
+            Exception: what kept the first failed one from coming up, as `spawn` raises it.
+        """
+        self._port.births.ready([handles] if isinstance(handles, Handle) else handles, timeout)
 
     def handle(self, name: str) -> Handle:
         """A handle by name, also of a participant that is spawned later (cyclic wiring)."""
@@ -320,7 +304,7 @@ class System:
     def _advance(self, name: str, step: int, generation: int) -> None:
         taken: Future[None] = Future()
         place = Place(name, step, -1, 0)
-        number = self._port._number()
+        number = self._port.number()
         self._runner.post(Submission("advance", number, "", "", None, None, False, place, generation, taken))
         taken.result()
 
@@ -328,7 +312,7 @@ class System:
 
     def _request(self, what: str, timeout: float | None = None, **fields: Any) -> Any:
         done: Future[Any] = Future()
-        self._port._check()
+        self._port.check()
         self._runner.post(lambda: self._runner.request(what, fields, done))
         return outcome(done, timeout, f"reply of the coordinator to {what!r}")
 
@@ -414,6 +398,8 @@ class System:
             if self._stopped:
                 return
             self._stopped = True
+        for name, error in self._port.births.untold().items():
+            self._say(f"{name} never came up: {type(error).__name__}: {error}")
         try:
             if checkpoint and self._runner.fault is None:
                 self._runner.rolled_back = None
@@ -433,6 +419,7 @@ class System:
                 runner.post(lambda: runner.request("stop", {}, done))
                 wait_futures([done], timeout=5.0)
             runner.post(lambda: setattr(runner, "ended", "stopped"))
+            self._port.gates.close()
             self._thread.join(timeout=10.0)
             self._stop_beat()
         self._supervisor.stop()
@@ -454,47 +441,3 @@ class System:
 
     def __exit__(self, *_exception: object) -> None:
         self.stop()
-
-
-def get(refs: Any, timeout: float | None = None) -> Any:
-    """The answer of a Ref, or the answers of a list of them, in order.
-
-    Args:
-        timeout: seconds for all of them together; TimeoutError after them.
-
-    Raises:
-        BlockingInHandler: inside a handler.
-        Exception: what the first failed one raised.
-    """
-    if isinstance(refs, Ref):
-        return refs.result(timeout)
-    if not isinstance(refs, (list, tuple)):
-        raise Misuse(f"get takes a Ref or a list of Refs; got {type(refs).__name__}")
-    deadline = None if timeout is None else time.monotonic() + timeout
-    answers = []
-    for ref in refs:
-        left = None if deadline is None else max(0.0, deadline - time.monotonic())
-        answers.append(get(ref, left))
-    return answers
-
-
-def wait(
-    refs: Sequence[Ref[Any]], *, num_returns: int = 1, timeout: float | None = None
-) -> tuple[list[Ref[Any]], list[Ref[Any]]]:
-    """Waits until `num_returns` of the Refs have an answer; returns (ready, not ready), in order.
-
-    Raises:
-        Misuse: inside a handler; there `asyncio.wait` and friends do this.
-    """
-    port = current_port()
-    if not isinstance(port, DriverPort):
-        raise Misuse("cutline.wait is for the driver; in an async handler use asyncio's own")
-    futures = {id(ref): port.future_of(ref) for ref in refs}
-    deadline = None if timeout is None else time.monotonic() + timeout
-    while True:
-        ready = [ref for ref in refs if futures[id(ref)].done()]
-        left = None if deadline is None else deadline - time.monotonic()
-        if len(ready) >= min(num_returns, len(refs)) or (left is not None and left <= 0):
-            chosen = {id(ref) for ref in ready}
-            return ready, [ref for ref in refs if id(ref) not in chosen]
-        wait_futures([f for f in futures.values() if not f.done()], timeout=left, return_when=FIRST_COMPLETED)

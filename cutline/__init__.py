@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from cutline import errors as errors
+    from cutline.coordinator.answers import get as get
+    from cutline.coordinator.answers import wait as wait
     from cutline.coordinator.system import System as System
-    from cutline.coordinator.system import get as get
     from cutline.coordinator.system import start as start
-    from cutline.coordinator.system import wait as wait
     from cutline.participant.actor import actor as actor
+    from cutline.participant.actor import wrap as wrap
     from cutline.participant.handle import Handle as Handle
     from cutline.participant.handle import Ref as Ref
     from cutline.participant.handle import me as me
@@ -31,11 +32,12 @@ _HOME = {
     "System": "cutline.coordinator.system",
     "actor": "cutline.participant.actor",
     "errors": "cutline.errors",
-    "get": "cutline.coordinator.system",
+    "get": "cutline.coordinator.answers",
     "me": "cutline.participant.handle",
     "start": "cutline.coordinator.system",
     "transient": "cutline.participant.transient",
-    "wait": "cutline.coordinator.system",
+    "wait": "cutline.coordinator.answers",
+    "wrap": "cutline.participant.actor",
 }
 
 __all__ = tuple(_HOME)

@@ -20,6 +20,8 @@ from typing import Any
 
 from cutline.errors import CannotRestore, ClassMissing
 
+from .actor import underlying
+
 __all__ = (
     "Classes",
     "attributes_of",
@@ -67,7 +69,8 @@ class Classes:
             place = self._main_with(qualname) if module in MAIN_NAMES else self._module(module)
             for part in qualname.split("."):
                 place = getattr(place, part)
-            return place
+            # A script's name may stand for Ray's actor class over it.
+            return place if isinstance(place, type) else underlying(place)
         except Exception as error:
             raise ClassMissing(
                 f"this program has no {module}:{qualname} ({type(error).__name__}: {error}); if it was "

@@ -312,8 +312,9 @@ class DriverRunner(Runner):
 
     def resumed(self, doc: dict[str, Any]) -> None:
         roster = set(doc["roster"])
-        self.known_names = roster | set(self.instance.spawns)
-        for name in self.instance.spawns:
+        spawned = [name for name, record in self.instance.spawns.items() if not record.get("failed")]
+        self.known_names = roster | set(spawned)
+        for name in spawned:
             if name not in roster:
                 self._ask_spawn(name)
         assert self.log is not None
@@ -340,6 +341,7 @@ class DriverRunner(Runner):
     def _ask_spawn(self, name: str) -> None:
         record = self.instance.spawns[name]
         self.known_names.add(name)
+        self.liaison.failed_births.pop(name, None)
         assert self.endpoint is not None
         packet = pack_control(
             "spawn", epoch=self.endpoint.epoch, member=list(self.me), name=name, record=record
@@ -358,6 +360,8 @@ class DriverRunner(Runner):
         if doc.get("error") is not None:
             self.instance.spawns[name] = {**self.instance.spawns[name], "failed": True}
             self.known_names.discard(name)
+            self.liaison.failed_births[name] = doc["error"]
+            self.liaison.unknown(name)
             error = unpack_error(doc["error"], participant=self.me.name, live={})
             if future is not None and not future.done():
                 future.set_exception(error)

@@ -16,6 +16,8 @@ from typing import Any, Generic, NamedTuple, ParamSpec, Protocol, TypeVar
 
 from cutline.errors import OutsideHandler, UnknownMethod
 
+from .ray_options import check_method_options
+
 __all__ = (
     "Handle",
     "Ref",
@@ -229,8 +231,16 @@ class Method(Generic[P, T]):
         port = self._checked_port or self._check()
         port.tell(self._target, self._method, args, kwargs, self._options)
 
-    def options(self, *, key: str | None = None, durable: bool = True) -> Method[P, T]:
-        """The same method with other `CallOptions`; they mean something in the driver."""
+    def options(self, *, key: str | None = None, durable: bool = True, **options: Any) -> Method[P, T]:
+        """The same method with other `CallOptions`; they mean something in the driver.
+
+        `options`: method options of Ray's; docs/ray.md says what becomes of each.
+
+        Raises:
+            RefusedOption: one that is not known, or would break order.
+        """
+        if options:
+            check_method_options(options)
         return Method(self._target, self._class, self._port, self._method, CallOptions(key, durable))
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -288,9 +298,23 @@ class Ref(Generic[T]):
         answer: T = self._port.result(self, timeout, committed)
         return answer
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def object_ref(self) -> Any:
+        """The answer as an ObjectRef of Ray's: for arguments of Ray tasks, `ray.wait`, an ActorPool.
+
+        It blocks until the answer is there, and puts it into Ray's object store. What the method raised is
+        raised here. Uncommitted, as `result` is.
+        """
+        # Only who uses Ray calls this.
+        import ray
+
+        return ray.put(self.result())
+
+    def __cutline_reduce__(self) -> tuple[Any, ...]:
         self._port.keep(self)
         return _load_ref, (self.owner, self.number, self.target, self.method)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return self.__cutline_reduce__()
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Ref) and (other.owner, other.number) == (self.owner, self.number)

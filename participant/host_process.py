@@ -38,11 +38,11 @@ BEAT_SECONDS = 1.0
 _log = logging.getLogger("cutline")
 
 
-def serve(raw: bytes) -> int:
+def serve(raw: bytes, kind: type[Runner] = Runner) -> int:
     """The entry of a participant process; `raw` is the launch document the coordinator made."""
     spec = msgpack.unpackb(raw, strict_map_key=False)
     install_program(spec["program"])
-    runner = build(spec)
+    runner = build(spec, kind)
     begin(runner, spec)
     runner.address = runner.transport.start()
     stop_beat = start_beat(runner)
@@ -55,7 +55,7 @@ def serve(raw: bytes) -> int:
     return 0
 
 
-def build(spec: Mapping[str, Any]) -> Runner:
+def build(spec: Mapping[str, Any], kind: type[Runner] = Runner) -> Runner:
     """The runner of a launch document, with its transport and persister."""
     blobs = open_blobs(spec["store"])
     member = Member(*spec["member"])
@@ -77,7 +77,7 @@ def build(spec: Mapping[str, Any]) -> Runner:
         # Another run's coordinator has another token: it is not ours to talk to.
         return endpoint.address if endpoint is not None and endpoint.token == token else ""
 
-    runner = Runner(setup, blobs, coordinator, flight=Flight(Path(spec["flight"])), classes=MethodTable())
+    runner = kind(setup, blobs, coordinator, flight=Flight(Path(spec["flight"])), classes=MethodTable())
     transport = GrpcTransport(
         token, runner.post, spec["listen"], member.name, greeting=lambda: runner.peers.greeting()
     )

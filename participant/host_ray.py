@@ -13,21 +13,44 @@ from __future__ import annotations
 
 import os
 
+import ray
+import ray.actor
+
+from cutline.errors import Misuse, SpawnFailed
+
 from .host_process import serve
 from .ray_refs import install
+from .ray_runner import RayRunner
 
-__all__ = ("RayHost", "RESOURCE_OPTIONS")
+__all__ = ("RayHost", "check_versions", "cluster_name", "refuse_exit")
 
-RESOURCE_OPTIONS = (
-    "num_cpus",
-    "num_gpus",
-    "memory",
-    "resources",
-    "accelerator_type",
-    "scheduling_strategy",
-    "label_selector",
-    "runtime_env",
-)
+
+def check_versions(here: str, there: str, where: str) -> None:
+    """Ray's own protocol is of one version.
+
+    Raises:
+        SpawnFailed: the two differ.
+    """
+    if here != there:
+        raise SpawnFailed(
+            f"{where} runs Ray {there}, the driver Ray {here}: install one version on all nodes and "
+            "in the driver"
+        )
+
+
+def cluster_name() -> str:
+    """What tells this cluster from others, and from itself after a restart."""
+    node = ray._private.worker._global_node
+    name = getattr(node, "session_name", None)
+    return str(name or ray.get_runtime_context().gcs_address)
+
+
+def refuse_exit() -> None:
+    """Stands in for `ray.actor.exit_actor` in a participant's process."""
+    raise Misuse(
+        "exit_actor() in a participant: it would leave while others still count on it, and every later "
+        "checkpoint would lack it. Participants end with their system. Return from the handler instead."
+    )
 
 
 class RayHost:
@@ -36,7 +59,8 @@ class RayHost:
     def run(self, document: bytes) -> int:
         """The participant, from birth or restore to its end; see `host_process.serve`."""
         install()
-        return serve(document)
+        ray.actor.exit_actor = refuse_exit
+        return serve(document, RayRunner)
 
     def watch(self) -> int:
         """Queued behind `run`: it never runs, and its call fails when the process dies."""

@@ -32,6 +32,8 @@ PersistentTypes = Mapping[str, Callable[[Any], Any]]
 
 _by_its_own = methodcaller("__reduce_ex__", 5)
 _by_name = attrgetter("__qualname__")
+# Of objects that travel in our messages and images and in nobody else's pickles.
+_in_our_way = methodcaller("__cutline_reduce__")
 _HANDLE_HINT = "a handle of Ray, which ends with the cluster; hold the Handle that spawn returned"
 _REF_HINT = "a reference into Ray's object store, which ends with the cluster; store its value"
 _RAY = {
@@ -128,6 +130,8 @@ class Kinds(dict[type, Callable[[Any], Any]]):
             return _refuser(reason)
         if issubclass(kind, type):
             return _by_name
+        if hasattr(kind, "__cutline_reduce__"):
+            return _in_our_way
         registered = copyreg.dispatch_table.get(kind)
         if registered is not None:
             return registered

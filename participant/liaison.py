@@ -49,6 +49,8 @@ class Liaison:
         self.waiting: list[str] = []
         self.ask_again_at = 0.0
         self.requests: dict[object, bytes] = {}
+        # Who did not come up, and why: what is still sent there is answered with it.
+        self.failed_births: dict[str, bytes] = {}
         self._steps: dict[str, Callable[[dict[str, Any]], None]] = {
             "born": self._born,
             "initiate": self.learn,
@@ -255,7 +257,7 @@ class Liaison:
             name = doc["name"]
             self.asked.pop(name, None)
             if doc.get("birth") is None:
-                self._unknown(name)
+                self.unknown(name)
                 continue
             member = Member(name, doc["birth"])
             runner.peers.addresses[member] = doc["address"]
@@ -264,7 +266,7 @@ class Liaison:
             if member in runner.endpoint.pending_dials():
                 runner.dial(member)
 
-    def _unknown(self, name: str) -> None:
+    def unknown(self, name: str) -> None:
         """Nobody of that name: who asked gets an error for an answer, who told has failed."""
         runner = self.runner
         error = UnknownParticipant(
@@ -272,10 +274,11 @@ class Liaison:
             "spawn it before its handle is used",
             participant=name,
         )
+        failed = self.failed_births.get(name)
         for message in runner.unresolved.pop(name, []):
             kind, number, _detail, _packed = decode_frame(message)[0]
             if kind in (ASK, CHASE):
-                runner.local_answer(number, pack_error(error, participant=runner.me.name))
-            else:
+                runner.local_answer(number, failed or pack_error(error, participant=runner.me.name))
+            elif failed is None:
                 runner.fail(HandlerRaised(f"tell to {name}", error))
                 return

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
+
 from cutline.errors import CutlineError
 
+from .actor import ClassOnly
 from .classes import Classes
 
 __all__ = ("MethodTable",)
@@ -25,7 +28,11 @@ class MethodTable(Classes):
                 self._methods[class_name] = None
             else:
                 names = (name for name in dir(kind) if not name.startswith("__"))
-                self._methods[class_name] = frozenset(
-                    name for name in names if callable(getattr(kind, name, None))
-                )
+                self._methods[class_name] = frozenset(name for name in names if _is_method(kind, name))
         return self._methods[class_name]
+
+
+def _is_method(kind: type, name: str) -> bool:
+    # The class's own spelling, `Editor.remote`, is nothing that an instance has.
+    static = inspect.getattr_static(kind, name, None)
+    return not isinstance(static, ClassOnly) and callable(getattr(kind, name, None))

@@ -17,6 +17,7 @@ from typing import Any
 
 import cloudpickle
 
+from .actor import underlying
 from .transient import Transient
 
 __all__ = ("describe_program", "install_program")
@@ -36,11 +37,12 @@ def describe_program() -> dict[str, Any]:
 
 
 def _pack_main(main: types.ModuleType) -> bytes:
+    # Ray's actor classes stay here; what travels is the class under each.
+    found = {name: underlying(value) for name, value in vars(main).items() if name not in _SKIPPED}
     own = {
         name: value
-        for name, value in vars(main).items()
-        if name not in _SKIPPED
-        and isinstance(value, (type, types.FunctionType))
+        for name, value in found.items()
+        if isinstance(value, (type, types.FunctionType))
         and getattr(value, "__module__", None) == "__main__"
     }
     try:

@@ -10,13 +10,28 @@ from typing import Any
 
 from ray.experimental.compiled_dag_ref import CompiledDAGRef
 
+from cutline.errors import Misuse
+
 from . import handle
 from .handle import Port, Ref
 
 __all__ = ("RayRef", "install")
 
 
-class RayRef(Ref[Any], CompiledDAGRef):
+_SAYS = (
+    "a Ref of Cutline is no ObjectRef of Ray: use cutline.wait and cutline.get (both take lists of Refs and "
+    "ObjectRefs), and ref.object_ref() where Ray itself wants one: arguments of tasks, ray.wait, ActorPool"
+)
+
+
+class _Telling(type):
+    """Ray names the type of what it does not take, and no more: so the name says what to do."""
+
+    def __repr__(cls) -> str:
+        return f"<class {cls.__module__}.{cls.__qualname__}: {_SAYS}>"
+
+
+class RayRef(Ref[Any], CompiledDAGRef, metaclass=_Telling):
     """A Ref that `ray.get` takes."""
 
     def __init__(self, owner: str, number: int, target: str, method: str, port: Port | None = None) -> None:
@@ -28,7 +43,10 @@ class RayRef(Ref[Any], CompiledDAGRef):
         return self.result(timeout)
 
     __str__ = Ref.__repr__
-    __reduce__ = Ref.__reduce__
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Called by foreign picklers alone (ours have `__cutline_reduce__`): by Ray, for a task."""
+        raise Misuse(f"{self!r} cannot be an argument, or part of one, of a Ray task or actor: {_SAYS}")
 
     def __copy__(self) -> RayRef:
         return self

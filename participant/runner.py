@@ -68,6 +68,8 @@ FLUSH_LATEST = 0.05
 class Runner:
     """See the module's head."""
 
+    desk_kind = Desk
+
     def __init__(
         self,
         setup: Setup,
@@ -129,7 +131,7 @@ class Runner:
     def _new_desk(self, instance: object) -> None:
         self.instance = instance
         self.shutter.renew()
-        self.desk = Desk(
+        self.desk = self.desk_kind(
             self.me,
             instance,
             class_name=self.setup.class_name,

@@ -1,0 +1,222 @@
+"""Making participants from the driver: names, options, and what became of each.
+
+``system.spawn`` waits until the participant is up. ``Editor.remote(...)`` returns a handle at once, so that
+several start side by side; what goes wrong is kept here and raised by the first use of the handle, by
+`ready`, or told at the system's stop.
+
+A participant without a name is called after its class and its place in the order of creation: ``Trader-0``,
+``Trader-1``; inside `system.loop` after loop and step too, since a body is run again. A program that makes
+them in another order gets each other's states at resume, of which it is warned once.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeout
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from cutline.errors import DuplicateName, Misuse, UnknownParticipant
+from cutline.participant.actor import options_of, wrap
+from cutline.participant.classes import name_of
+from cutline.participant.driver import DRIVER, DriverRunner, Submission
+from cutline.participant.handle import Handle
+from cutline.participant.late import late_call
+from cutline.participant.messages import pack_arguments
+from cutline.participant.program import describe_program
+from cutline.participant.ray_options import encode_options, refuse_marked_methods
+
+if TYPE_CHECKING:
+    from .driver_port import DriverPort
+
+__all__ = ("Births", "outcome")
+
+T = TypeVar("T")
+
+_log = logging.getLogger("cutline")
+_OURS = ("name", "namespace", "lifetime", "get_if_exists")
+
+
+class Births:
+    """See the module's head. Called by user threads."""
+
+    def __init__(self, runner: DriverRunner, port: DriverPort, cluster: str) -> None:
+        self._runner = runner
+        self._port = port
+        self._cluster = cluster
+        self._claimed: set[str] = set()
+        self._pending: dict[str, Future[None]] = {}
+        self._failed: dict[str, BaseException] = {}
+        self._untold: dict[str, BaseException] = {}
+        self._unnamed: Counter[str] = Counter()
+
+    def spawn(
+        self, name: str | None, kind: Any, options: Mapping[str, Any] | None, args: Any, kwargs: Any
+    ) -> tuple[Handle, Future[None]]:
+        """A handle, and what is done when its participant is up; see `System.spawn`.
+
+        `options`: what the class was marked with, unless given.
+        """
+        if not isinstance(kind, type):
+            kind = wrap(kind)
+        if options is None:
+            options = options_of(kind)
+        refuse_marked_methods(kind)
+        if name is None:
+            name = self._name_for(kind)
+        elif not isinstance(name, str) or not name or name == DRIVER or name.startswith("@"):
+            raise Misuse(
+                f"{name!r} is no name for a participant: a non-empty string, not {DRIVER!r}, no leading @"
+            )
+        self._port.check()
+        handle = Handle(name, name_of(kind), self._port)
+        up = self._pending.get(name)
+        if name in self._runner.known_names or (up is not None and name not in self._failed):
+            if name in self._claimed and not self._port.in_loop and not options.get("get_if_exists"):
+                raise DuplicateName(
+                    f"there is a participant {name!r} already; names are identities", participant=name
+                )
+            self._claimed.add(name)
+            return handle, up if up is not None else _done()
+        return handle, self._begin(name, kind, options, args, kwargs)
+
+    def _begin(
+        self, name: str, kind: type, options: Mapping[str, Any], args: Any, kwargs: Any
+    ) -> Future[None]:
+        late = late_call(args, kwargs)
+        said = partial(pack_arguments, participant=DRIVER, where=f"constructor arguments of {name}")
+        packed = said(*(late.outline() if late is not None else (args, kwargs)))
+        class_name = name_of(kind)
+        record = {
+            "class_name": class_name,
+            "options": encode_options({k: v for k, v in options.items() if k not in _OURS}, self._cluster),
+            "args": packed,
+            "main": describe_program()["main"] if class_name.startswith("__main__:") else b"",
+        }
+        up: Future[None] = Future()
+        self._claimed.add(name)
+        self._failed.pop(name, None)
+        self._untold.pop(name, None)
+        self._pending[name] = self._runner.spawning[name] = up
+        up.add_done_callback(lambda done: self._ended(name, done))
+
+        def go() -> None:
+            if late is not None:
+                record["args"] = said(*late.filled())
+            taken: Future[None] = Future()
+            taken.add_done_callback(lambda done: _fail(done, up))
+            number = self._port.number()
+            self._runner.post(Submission("spawn", number, name, "", record, None, True, None, 0, taken))
+
+        def failed(error: Exception) -> None:
+            self._runner.spawning.pop(name, None)
+            up.set_exception(error)
+
+        self._port.gates.through(name, late, go, failed)
+        return up
+
+    def _name_for(self, kind: type) -> str:
+        if not self._unnamed:
+            _log.warning(
+                "%s has no name and is called after the order of creation; give names "
+                "(%s.options(name=...).remote(...)), or a program that makes them in another order gets each "
+                "other's states at resume",
+                kind.__name__,
+                kind.__name__,
+            )
+        stem = f"{kind.__name__}{self._port.place_name}"
+        number = self._unnamed[stem]
+        self._unnamed[stem] += 1
+        return f"{stem}-{number}"
+
+    def again(self, place_name: str) -> None:
+        """The body of a loop begins its step anew: it makes what it made."""
+        for stem in [stem for stem in self._unnamed if stem.endswith(place_name)]:
+            del self._unnamed[stem]
+
+    def _ended(self, name: str, done: Future[None]) -> None:
+        error = done.exception()
+        if error is not None:
+            self._claimed.discard(name)
+            self._failed[name] = self._untold[name] = error
+
+    # -- what became of it -----------------------------------------------------------------
+
+    def check(self, name: str) -> None:
+        """Raises what the use of a handle is to raise.
+
+        Raises:
+            UnknownParticipant: nobody of that name was ever begun.
+            Exception: what kept the participant from coming up.
+        """
+        error = self._failed.get(name)
+        if error is not None:
+            self._untold.pop(name, None)
+            raise error
+        if name not in self._runner.known_names and name not in self._pending:
+            known = ", ".join(sorted({*self._runner.known_names, *self._pending})) or "none"
+            raise UnknownParticipant(
+                f"there is no participant {name!r}; spawn it first (known: {known})", participant=name
+            )
+
+    def told(self, name: str) -> None:
+        """Somebody has heard of the failure, by an answer."""
+        self._untold.pop(name, None)
+
+    def ready(self, handles: Iterable[Handle], timeout: float | None) -> None:
+        """Waits until all are up; see `System.ready`."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        for handle in handles:
+            name = handle._cutline_name
+            up = self._pending.get(name)
+            if up is not None:
+                left = None if deadline is None else max(0.0, deadline - time.monotonic())
+                self._await(name, up, left)
+            self.check(name)
+
+    def _await(self, name: str, up: Future[None], left: float | None) -> None:
+        try:
+            outcome(up, left, f"sign of participant {name!r}")
+        except TimeoutError:
+            raise
+        except Exception:
+            self.told(name)
+            raise
+
+    def wait_up(self, name: str, up: Future[None]) -> None:
+        """Waits for one; raises what kept it from coming up."""
+        self._await(name, up, None)
+
+    def untold(self) -> dict[str, BaseException]:
+        """Failures that nobody has heard of."""
+        return dict(self._untold)
+
+
+def outcome(future: Future[T], timeout: float | None, what: str) -> T:
+    """What a future comes to.
+
+    Raises:
+        TimeoutError: nothing in `timeout` seconds; names `what`. (Python 3.10's futures have another one.)
+    """
+    try:
+        return future.result(timeout)
+    except FutureTimeout:
+        if future.done():
+            raise
+        raise TimeoutError(f"no {what} in {timeout} s") from None
+
+
+def _done() -> Future[None]:
+    done: Future[None] = Future()
+    done.set_result(None)
+    return done
+
+
+def _fail(done: Future[Any], up: Future[None]) -> None:
+    error = done.exception()
+    if error is not None and not up.done():
+        up.set_exception(error)

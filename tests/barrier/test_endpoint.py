@@ -150,6 +150,14 @@ def test_what_had_to_wait_travels_at_a_later_flush() -> None:
     assert isinstance(action, SendFrame) and action.frame.body == b"n"
 
 
+def test_what_the_budget_held_back_travels_once_it_is_raised() -> None:
+    end = linked(A, B)
+    end.outgoing[B].budget = 0
+    assert end.handle(Flush()) == []
+    end.outgoing[B].budget = 1
+    assert len(end.handle(Flush())) == 1
+
+
 def test_what_is_pending_is_cut_once_the_frames_have_left() -> None:
     end = linked(A, B)
     end.handle(Flush())
@@ -241,6 +249,13 @@ def test_a_frame_that_fills_a_gap_brings_all_behind_it() -> None:
     assert end.head is None and end.queued_bytes == 0
     arrive(end, first)
     assert len(end.order) == 3 and end.queued_bytes == 6
+
+
+def test_the_mailbox_counts_the_frames_that_came_and_no_others() -> None:
+    end = endpoint()
+    first, second, third = frames(5, 1, 2)
+    arrive(end, first, third, second)
+    assert end.queued_bytes == 8
 
 
 def test_consumed_frees_the_mailbox() -> None:

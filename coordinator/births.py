@@ -23,12 +23,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from cutline.errors import DuplicateName, Misuse, UnknownParticipant
 from cutline.participant.actor import options_of, wrap
 from cutline.participant.classes import name_of
-from cutline.participant.driver import DRIVER, DriverRunner, Submission
+from cutline.participant.driver import DRIVER, DriverRunner
 from cutline.participant.handle import Handle
 from cutline.participant.late import late_call
 from cutline.participant.messages import pack_arguments
 from cutline.participant.program import describe_program
 from cutline.participant.ray_options import encode_options, refuse_marked_methods
+from cutline.participant.submission import Submission
 
 if TYPE_CHECKING:
     from .driver_port import DriverPort

@@ -14,12 +14,13 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
-from cutline.errors import Misuse, ReplayMismatch
-from cutline.participant.driver import DriverRunner, Place, Submission
+from cutline.errors import AnswerForgotten, Misuse, ReplayMismatch
+from cutline.participant.driver import DriverRunner
 from cutline.participant.handle import CallOptions, Handle, Ref, live_loaders, make_ref
 from cutline.participant.late import Gates, late_call
 from cutline.participant.likeness import call_digest
 from cutline.participant.messages import ASK, pack_arguments, unpack_error, unpack_value
+from cutline.participant.submission import Place, Submission
 
 from .births import Births, outcome
 
@@ -68,7 +69,7 @@ class DriverPort:
         with self._lock:
             self._next = max(self._next, number)
 
-    def on_runner(self, call: Callable[[], T], timeout: float | None = None) -> T:
+    def on_runner(self, call: Callable[[], T], *, check: bool = True) -> T:
         """Runs something on the runner's thread and waits for it."""
         done: Future[T] = Future()
 
@@ -78,12 +79,15 @@ class DriverPort:
             except Exception as error:
                 done.set_exception(error)
 
-        self.check()
+        if check:
+            self.check()
+        elif self.runner.fault is not None:
+            raise self.runner.fault
         self.runner.post(run)
-        return done.result(timeout)
+        return done.result()
 
     def check(self) -> None:
-        """Raises what has befallen the system, or, once, that it went back."""
+        """Raises what this session has not heard yet: the system halted, or went back."""
         if self.runner.fault is not None:
             raise self.runner.fault
         undone = self.runner.rolled_back
@@ -98,14 +102,24 @@ class DriverPort:
         future: Future[Any] = Future()
         call = self._call("ask", target, method, args, kwargs, options, future)
         if call < 0:
-            self.runner.waiting.setdefault(-call, future)
+            future = self.runner.waiting.setdefault(-call, future)
             self.runner.post(lambda: self._redeliver(-call))
-        return self._load_ref(self.name, abs(call), target, method)
+        # The future itself, not what the table holds by now: the answer may have been here already.
+        ref = make_ref(self.name, abs(call), target, method, self)
+        ref.future = future
+        return ref
 
     def _redeliver(self, number: int) -> None:
-        known = self.runner.desk.answers.get(number)
+        runner = self.runner
+        known = runner.desk.answers.get(number)
         if known is not None:
-            self.runner.deliver(number, *known)
+            runner.deliver(number, *known)
+            return
+        future = runner.waiting.get(number)
+        if future is None or future.done() or number in runner.desk.asks or runner.is_coming(number):
+            return
+        error = runner.fault or AnswerForgotten(f"the answer of question {number} is no longer kept")
+        future.set_exception(error)
 
     def tell(self, target: str, method: str, args: Any, kwargs: Any, options: CallOptions) -> None:
         """Submits a message that wants no answer."""
@@ -134,7 +148,7 @@ class DriverPort:
         self.check()
         self.births.check(target)
         late = late_call(args, kwargs)
-        said = self._pack(target, method, *(late.outline() if late is not None else (args, kwargs)))
+        said, carried = self._pack(target, method, *(late.outline() if late is not None else (args, kwargs)))
         body = self._loop()
         place, known = self._place(body, target, method, said)
         if known is not None:
@@ -146,8 +160,8 @@ class DriverPort:
             self.runner.waiting[number] = answer
 
         def go() -> None:
-            arguments = said if late is None else self._pack(target, method, *late.filled())
-            self._submit(kind, number, target, method, arguments, options, place, body, answer)
+            packed = (said, carried) if late is None else self._pack(target, method, *late.filled())
+            self._submit(kind, number, target, method, *packed, options, place, body, answer)
 
         def failed(error: Exception) -> None:
             if answer is None:
@@ -161,9 +175,14 @@ class DriverPort:
             body.late.append(done)
         return number
 
-    def _pack(self, target: str, method: str, args: Any, kwargs: Any) -> Any:
+    def _pack(self, target: str, method: str, args: Any, kwargs: Any) -> tuple[Any, tuple[int, ...]]:
+        """Packed arguments, and the numbers of own questions whose Refs are among them."""
         where = f"arguments of {target}.{method}"
-        return pack_arguments(args, kwargs, participant=self.name, where=where)
+        carried = self._local.carried = []
+        try:
+            return pack_arguments(args, kwargs, participant=self.name, where=where), tuple(carried)
+        finally:
+            self._local.carried = None
 
     def _submit(
         self,
@@ -172,6 +191,7 @@ class DriverPort:
         target: str,
         method: str,
         arguments: Any,
+        carried: tuple[int, ...],
         options: CallOptions,
         place: Place | None,
         body: _InLoop | None,
@@ -194,6 +214,7 @@ class DriverPort:
                 place,
                 generation,
                 taken,
+                carried,
             )
         )
 
@@ -279,7 +300,10 @@ class DriverPort:
     def _await_stable(self, number: int, stable: Future[None]) -> None:
         self.runner.await_stable(number, stable)
         if not stable.done():
-            self.runner.request("checkpoint", {}, Future())
+            taken: Future[Any] = Future()
+            # One that does not commit is no reason to wait for ever.
+            taken.add_done_callback(lambda done: _fail(done, stable))
+            self.runner.request("checkpoint", {}, taken)
 
     def _future(self, ref: Ref[Any]) -> Future[Any]:
         if ref.owner != self.name:
@@ -294,6 +318,7 @@ class DriverPort:
 
     def future_of(self, ref: Ref[Any]) -> Future[Any]:
         """The future behind a Ref: done when its answer is there."""
+        self.check()
         return self._future(ref)
 
     def wait(self, ref: Ref[Any]) -> Any:
@@ -313,9 +338,14 @@ class DriverPort:
 
     def keep(self, ref: Ref[Any]) -> None:
         """A Ref of the driver leaves in a message."""
-        if ref.owner == self.name:
-            number = ref.number
-            self.runner.post(lambda: self.runner.desk.exported.setdefault(number))
+        if ref.owner != self.name:
+            return
+        number = ref.number
+        carried: list[int] | None = getattr(self._local, "carried", None)
+        if carried is not None:
+            carried.append(number)
+        else:
+            self.runner.post(lambda: self.runner.desk.keep_number(number))
 
     def methods_of(self, class_name: str) -> frozenset[str] | None:
         """The methods of a class by name."""

@@ -22,9 +22,9 @@ from pathlib import Path
 from typing import Any
 
 from cutline.barrier import Member
-from cutline.errors import CutlineError, Misuse, RolledBack, SystemStopped
+from cutline.errors import CutlineError, Misuse, SystemStopped
 from cutline.participant.classes import name_of
-from cutline.participant.driver import DRIVER, DriverRunner, DriverState, Place, Submission
+from cutline.participant.driver import DRIVER, DriverRunner, DriverState
 from cutline.participant.endpoint_file import read_endpoint
 from cutline.participant.handle import Handle, bound_port
 from cutline.participant.host_process import start_beat
@@ -38,6 +38,7 @@ from cutline.participant.transport_grpc import GrpcTransport
 from cutline.storage import open_store
 
 from .driver_port import DriverPort, outcome
+from .loops import run_loop, sealed
 from .ray_noise import OWN_PIDS
 from .supervise import Supervising, Supervisor
 
@@ -198,8 +199,8 @@ class System:
             return endpoint.address if endpoint is not None and endpoint.token == token else ""
 
         runner = DriverRunner(setup, store.blobs, coordinator, classes=MethodTable())
-        self._runner = runner
         runner.log = IngressLog(self.folder / "ingress" / f"{lineage}.log")
+        self._runner = runner
         runner.notice = self._noticed
         transport = GrpcTransport(
             token, runner.post, "unix:", DRIVER, greeting=lambda: runner.peers.greeting()
@@ -219,11 +220,9 @@ class System:
             reason = runner.run()
         except Exception as error:
             _log.exception("the driver's participant failed")
-            runner.fail_all(
-                SystemStopped(f"the driver's participant failed: {type(error).__name__}: {error}")
-            )
+            runner.die(SystemStopped(f"the driver's participant failed: {type(error).__name__}: {error}"))
             return
-        runner.fail_all(SystemStopped(f"the system has ended: {reason}"))
+        runner.die(SystemStopped(f"the system has ended: {reason}"))
 
     # -- participants ----------------------------------------------------------------------
 
@@ -277,36 +276,7 @@ class System:
             ReplayMismatch: the body did something else at the same step.
             CheckpointAborted: the checkpoint after the last step did not commit.
         """
-        while True:
-            step, known, generation = self._port.on_runner(lambda: self._runner.loop_position(name))
-            if step >= times:
-                break
-            try:
-                with self._port.inside(name, step, known, generation):
-                    body(step)
-                self._advance(name, step, generation)
-            except RolledBack:
-                self._runner.rolled_back = None
-                continue
-        while True:
-            try:
-                self.checkpoint()
-                return self._again_if_undone(name, times, body)
-            except RolledBack:
-                self._runner.rolled_back = None
-                return self.loop(name, times, body)
-
-    def _again_if_undone(self, name: str, times: int, body: Callable[[int], Any]) -> None:
-        step, _, _ = self._port.on_runner(lambda: self._runner.loop_position(name))
-        if step < times:
-            self.loop(name, times, body)
-
-    def _advance(self, name: str, step: int, generation: int) -> None:
-        taken: Future[None] = Future()
-        place = Place(name, step, -1, 0)
-        number = self._port.number()
-        self._runner.post(Submission("advance", number, "", "", None, None, False, place, generation, taken))
-        taken.result()
+        run_loop(self._port, self.checkpoint, name, times, body)
 
     # -- checkpoints -----------------------------------------------------------------------
 
@@ -403,7 +373,7 @@ class System:
         try:
             if checkpoint and self._runner.fault is None:
                 self._runner.rolled_back = None
-                last = self._request("checkpoint", timeout=30.0)["checkpoint"]
+                last = sealed(lambda: int(self._request("checkpoint", timeout=30.0)["checkpoint"]))
                 self._say(f"stopped at checkpoint {last}")
         except (CutlineError, TimeoutError) as error:
             self._say(f"stopped without a last checkpoint: {error}")

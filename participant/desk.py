@@ -363,9 +363,13 @@ class Desk(Suspended):
     def keep(self, ref: Ref[Any]) -> None:
         """The Ref leaves: its answer is kept for whoever asks."""
         if ref.owner == self.name:
-            self.exported[ref.number] = None
-            if len(self.exported) > EXPORTED_ANSWERS:
-                self.exported.popitem(last=False)
+            self.keep_number(ref.number)
+
+    def keep_number(self, number: int) -> None:
+        """Somebody may ask for the answer of this question."""
+        self.exported[number] = None
+        if len(self.exported) > EXPORTED_ANSWERS:
+            self.exported.popitem(last=False)
 
     def _load_handle(self, name: str, class_name: str) -> Handle:
         return Handle(name, class_name, self)

@@ -15,48 +15,30 @@ runs a participant of its own, named ``driver``, on a thread; user threads submi
 
 from __future__ import annotations
 
+import queue
+import secrets
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from typing import Any, NamedTuple
+from typing import Any
 
 from cutline.barrier import Member
-from cutline.errors import CutlineError, RolledBack, StorageError, SystemHalted
+from cutline.errors import Corrupt, CutlineError, Misuse, RolledBack, StorageError, SystemHalted
 from cutline.storage.image import ImageRef
 
 from .control import pack_control
 from .ingress import IngressLog
 from .messages import encode_ask, encode_tell, unpack_error
 from .runner import Runner, Setup
+from .stability import Stability
+from .submission import Place, Submission, copy, fail
 
 __all__ = ("DriverRunner", "DriverState", "Submission", "Place", "DRIVER", "REMEMBERED_KEYS")
 
 DRIVER = "driver"
 REMEMBERED_KEYS = 10_000
-
-
-class Place(NamedTuple):
-    """Where in a loop a submission stands, so that a re-run of the body finds it again."""
-
-    loop: str
-    step: int
-    call: int
-    digest: int
-
-
-class Submission(NamedTuple):
-    """One thing that user code wants done; `kind` is ask, tell, spawn or advance."""
-
-    kind: str
-    number: int
-    target: str
-    method: str
-    arguments: Any
-    key: str | None
-    durable: bool
-    place: Place | None
-    generation: int
-    taken: Future[Any]
+# Seconds: what a replayed input may follow from may itself wait for a call that no log holds.
+HOLD_SECONDS = 10.0
 
 
 class DriverState:
@@ -83,9 +65,8 @@ class DriverRunner(Runner):
         self.held_for: list[int] = []
         self.generation = 0
         self.highest = 0
-        self.unstable: dict[int, None] = {}
-        self.covered: dict[int, list[int]] = {}
-        self.stable: dict[int, list[Future[None]]] = {}
+        self.hold_until = 0.0
+        self.stability = Stability()
         self.spawned: list[dict[str, Any]] = []
         self.waiting: dict[int, Future[Any]] = {}
         self.reads: set[int] = set()
@@ -93,6 +74,8 @@ class DriverRunner(Runner):
         self.spawning: dict[str, Future[Any]] = {}
         self.requested: dict[int, Future[Any]] = {}
         self.request_count = 0
+        self.nonce = secrets.token_hex(8)
+        self.dead = False
         self.known_names: set[str] = set()
         self.rolled_back: RolledBack | None = None
         self.last_undone = RolledBack("the system went back")
@@ -104,7 +87,10 @@ class DriverRunner(Runner):
 
     def other_event(self, event: Any) -> None:
         if isinstance(event, Submission):
-            self.submissions.append(event)
+            if self.fault is not None:
+                event.taken.set_exception(self.fault)
+            else:
+                self.submissions.append(event)
         elif callable(event):
             event()
         else:
@@ -127,9 +113,7 @@ class DriverRunner(Runner):
             return
         batch = list(self.submissions)
         self.submissions.clear()
-        durable = [
-            entry for entry in batch if entry.durable and entry.place is None and entry.kind != "advance"
-        ]
+        durable = [entry for entry in batch if entry.logged]
         index = self.instance.log_index
         if durable:
             assert self.log is not None
@@ -141,7 +125,7 @@ class DriverRunner(Runner):
                 return
             index = last - len(durable)
         for entry in batch:
-            if entry.durable and entry.place is None and entry.kind != "advance":
+            if entry.logged:
                 index += 1
                 self.instance.log_index = index
             self._take_submission(entry)
@@ -153,26 +137,30 @@ class DriverRunner(Runner):
         records = []
         for entry in entries:
             call = [entry.number, entry.target, entry.method, entry.arguments]
-            records.append([entry.kind, *call, entry.key, since])
+            records.append([entry.kind, *call, entry.key, since, list(entry.carried)])
             since = []
         return records
 
     def _replay(self) -> None:
         """Applies records of the log as far as what they may follow from has happened again."""
         while self.replay:
-            index, kind, number, target, method, arguments, key, since = self.replay[0]
-            if any(earlier in self.desk.asks for earlier in since):
+            index, kind, number, target, method, arguments, key, since, carried = self.replay[0]
+            if self.now() < self.hold_until and any(earlier in self.desk.asks for earlier in since):
                 break
             self.replay.popleft()
             self.instance.log_index = index
-            self._apply(kind, number, target, method, arguments, key)
+            self._apply(kind, number, target, method, arguments, key, carried)
         if self.desk.out:
             self._release()
+        if not self.replay:
+            self._spawns_told()
 
     def _holds(self) -> bool:
         """Whether what user code submits now may follow from answers that have not come again."""
         if self.replay:
             return True
+        if self.held_for and self.now() >= self.hold_until:
+            self.held_for = []
         if self.held_for:
             self.held_for = [number for number in self.held_for if number in self.desk.asks]
         return bool(self.held_for)
@@ -187,12 +175,21 @@ class DriverRunner(Runner):
         if entry.place is not None:
             self.instance.loops[entry.place.loop][1][entry.place.call] = [entry.number, entry.place.digest]
             self.desk.kept.add(entry.number)
-        self._apply(entry.kind, entry.number, entry.target, entry.method, entry.arguments, entry.key)
+        self._apply(*entry[:5], entry.key, entry.carried)
         entry.taken.set_result(None)
 
     def _apply(
-        self, kind: str, number: int, target: str, method: str, arguments: Any, key: str | None
+        self,
+        kind: str,
+        number: int,
+        target: str,
+        method: str,
+        arguments: Any,
+        key: str | None,
+        carried: Sequence[int],
     ) -> None:
+        for own in carried:
+            self.desk.keep_number(own)
         if key is not None:
             keys = self.instance.keys
             first = keys.setdefault(key, number)
@@ -203,7 +200,7 @@ class DriverRunner(Runner):
                 self.desk.kept.discard(keys.pop(next(iter(keys))))
             self.desk.kept.add(number)
         if kind == "spawn":
-            self.instance.spawns[target] = dict(arguments)
+            self.instance.spawns[target] = {**arguments, "number": number}
             self._ask_spawn(target)
         elif kind == "ask":
             self.applied.add(number)
@@ -219,12 +216,20 @@ class DriverRunner(Runner):
         known = self.desk.answers.get(first)
         if known is not None:
             self.deliver(number, *known)
-        else:
-            future = self.waiting.get(number)
+        elif first in self.desk.asks:
             original = self.waiting.setdefault(first, Future())
-            if future is not None:
-                self.waiting[number] = future
-                original.add_done_callback(lambda done: _copy(done, future))
+            original.add_done_callback(lambda done: copy(done, self.waiting.pop(number, None)))
+        else:
+            fail(
+                self.waiting.pop(number, None),
+                Misuse("an idempotency key of a message that wanted no answer was used to ask for one"),
+            )
+
+    def is_coming(self, number: int) -> bool:
+        """Whether a question was submitted and is not asked yet."""
+        return any(entry.number == number for entry in self.submissions) or any(
+            record[2] == number for record in self.replay
+        )
 
     def undone(self) -> RolledBack:
         """What the newest rollback was."""
@@ -235,6 +240,8 @@ class DriverRunner(Runner):
     def loop_position(self, loop: str) -> tuple[int, dict[int, list[int]], int]:
         """Step, what the step has submitted so far (index -> number, digest), and the generation."""
         position = self.instance.loops.setdefault(loop, [0, {}])
+        # Whoever goes on from here has heard of every rollback before.
+        self.rolled_back = None
         return position[0], {int(k): v for k, v in position[1].items()}, self.generation
 
     def _advance(self, entry: Submission) -> None:
@@ -252,8 +259,9 @@ class DriverRunner(Runner):
         self.desk.on_answered = self._answered
 
     def _answered(self, number: int, ok: bool, packed: Any) -> None:
-        if number not in self.reads:
-            self.unstable[number] = None
+        told = number not in self.reads
+        self.stability.answered(number, told)
+        if told:
             self.answered_since.append(number)
         self.reads.discard(number)
         self.deliver(number, ok, packed)
@@ -267,80 +275,92 @@ class DriverRunner(Runner):
 
     def await_stable(self, number: int, stable: Future[None]) -> None:
         """Completes `stable` when a committed checkpoint holds the answer of `number`."""
-        if number in self.unstable:
-            self.stable.setdefault(number, []).append(stable)
+        if self.fault is not None:
+            stable.set_exception(self.fault)
         else:
-            stable.set_result(None)
+            self.stability.wait(number, stable)
 
     def captured(self, checkpoint: int) -> None:
-        self.covered[checkpoint] = list(self.unstable)
+        self.stability.captured(checkpoint)
 
     def settled(self, checkpoint: int, committed: bool) -> None:
-        numbers = self.covered.pop(checkpoint, [])
-        if not committed:
-            return
-        if not self.went.done():
+        self.stability.settled(checkpoint, committed)
+        if committed and not self.went.done():
             self.went.set_result(None)
-        for number in numbers:
-            self.unstable.pop(number, None)
-            for stable in self.stable.pop(number, []):
-                stable.set_result(None)
+        # What a cut holds has happened wherever the log is replayed from.
+        unstable = self.stability.unstable
+        self.answered_since = [number for number in self.answered_since if number in unstable]
 
     # -- rollback --------------------------------------------------------------------------
 
     def be_restored(self, ref: ImageRef, epoch: int, checkpoint: int, floor: int) -> None:
-        seen = list(self.unstable)
         super().be_restored(ref, epoch, checkpoint, floor)
+        if self.origin != self.setup.run:
+            # A fork: its own log begins empty, and inputs of its origin are not delivered again.
+            self.instance.log_index = 0
         self.generation += 1
         error = RolledBack(
             f"the system went back to checkpoint {checkpoint}; what this session has seen "
             "since then is undone",
             checkpoint=checkpoint,
         )
-        if seen:
+        if self.stability.rolled_back(checkpoint, error):
             self.rolled_back = error
         self.last_undone = error
-        self.unstable.clear()
-        self.covered.clear()
-        for stables in self.stable.values():
-            for stable in stables:
-                stable.set_exception(error)
-        self.stable.clear()
+        self.applied.update(self.desk.asks)
         self.desk.next_number = max(self.desk.next_number, self.highest + 1)
         for number, (ok, packed) in self.desk.answers.items():
             self.deliver(number, ok, packed)
 
     def resumed(self, doc: dict[str, Any]) -> None:
+        assert self.log is not None
+        if self.log.last < self.instance.log_index:
+            raise Corrupt(
+                f"ingress log {self.log.path} ends at record {self.log.last}, and checkpoint "
+                f"{self.checkpoint} has taken {self.instance.log_index}: acknowledged input is lost; restore "
+                "the file from a copy",
+                path=str(self.log.path),
+                checkpoint=self.checkpoint,
+            )
+        records = self.log.after(self.instance.log_index)
+        failed = {record[2] for record in records if record[1] == "unspawn"}
+        spawns = self.instance.spawns
+        for name in [name for name, record in spawns.items() if record.get("number") in failed]:
+            del spawns[name]
         roster = set(doc["roster"])
-        spawned = [name for name, record in self.instance.spawns.items() if not record.get("failed")]
-        self.known_names = roster | set(spawned)
-        for name in spawned:
+        self.known_names = roster | set(spawns)
+        for name in spawns:
             if name not in roster:
                 self._ask_spawn(name)
-        assert self.log is not None
-        self.replay = deque(self.log.after(self.instance.log_index))
+        self.replay = deque(record for record in records if record[2] not in failed)
+        self.hold_until = self.now() + HOLD_SECONDS
         logged = {record[2] for record in self.replay}
         self.held_for = [number for record in self.replay for number in record[7]] + self.answered_since
         self._replay()
         undone = [n for n in self.applied if n not in self.desk.asks and n not in logged]
         for number in undone:
             self.applied.discard(number)
-            future = self.waiting.pop(number, None)
-            if future is not None and not future.done():
-                future.set_exception(
-                    RolledBack(
-                        f"the question was undone: the system went back to checkpoint {self.checkpoint}",
-                        checkpoint=self.checkpoint,
-                    )
-                )
+            error = RolledBack(
+                f"the question was undone: the system went back to checkpoint {self.checkpoint}",
+                checkpoint=self.checkpoint,
+            )
+            fail(self.waiting.pop(number, None), error)
         if not self.went.done():
             self.went.set_result(None)
 
     # -- coordinator -----------------------------------------------------------------------
 
+    def reconnected(self) -> None:
+        if self.phase == "running" and not self.replay:
+            self._spawns_told()
+
+    def _spawns_told(self) -> None:
+        # From here on a name that the coordinator does not know is nobody's.
+        self.liaison.say("spawns_told")
+
     def _ask_spawn(self, name: str) -> None:
         record = self.instance.spawns[name]
-        self.known_names.add(name)
+        self.known_names = self.known_names | {name}
         self.liaison.failed_births.pop(name, None)
         assert self.endpoint is not None
         packet = pack_control(
@@ -358,13 +378,10 @@ class DriverRunner(Runner):
         self.liaison.requests.pop(("spawn", name), None)
         future = self.spawning.pop(name, None)
         if doc.get("error") is not None:
-            self.instance.spawns[name] = {**self.instance.spawns[name], "failed": True}
-            self.known_names.discard(name)
+            self._spawn_failed(name)
             self.liaison.failed_births[name] = doc["error"]
             self.liaison.unknown(name)
-            error = unpack_error(doc["error"], participant=self.me.name, live={})
-            if future is not None and not future.done():
-                future.set_exception(error)
+            fail(future, unpack_error(doc["error"], participant=self.me.name, live={}))
             return
         member = Member(name, doc["birth"])
         self.instance.spawns[name] = {**self.instance.spawns[name], "birth": member.birth}
@@ -376,11 +393,31 @@ class DriverRunner(Runner):
         if future is not None and not future.done():
             future.set_result(None)
 
+    def _spawn_failed(self, name: str) -> None:
+        """The user hears of it, so no replay may try it again."""
+        record = self.instance.spawns.pop(name)
+        self.known_names = self.known_names - {name}
+        assert self.log is not None
+        if not self.replay:
+            try:
+                self.instance.log_index = self.log.append(
+                    [["unspawn", record["number"], name, "", None, None, [], []]]
+                )
+            except StorageError as error:
+                self.notice({"what": "ingress_failed", "text": str(error)})
+
     def request(self, what: str, fields: dict[str, Any], future: Future[Any]) -> None:
         """A question to the coordinator (savepoint, checkpoint, list, stop, ...); runs on this thread."""
+        if self.fault is not None:
+            future.set_exception(self.fault)
+            return
         self.request_count += 1
         number = self.request_count
-        packet = pack_control("request", epoch=0, member=list(self.me), number=number, what=what, **fields)
+        # A coordinator that took over must see that it is the same request again.
+        asked = f"{self.nonce}-{number}"
+        packet = pack_control(
+            "request", epoch=0, member=list(self.me), number=number, what=what, asked=asked, **fields
+        )
         self.requested[number] = future
         self.liaison.requests[number] = packet
         if self.liaison.link is not None:
@@ -415,21 +452,32 @@ class DriverRunner(Runner):
     def fail_all(self, fault: CutlineError) -> None:
         """Everybody who waits hears that there will be no answer."""
         self.fault = self.fault or fault
-        waiting = [*self.waiting.values(), *self.spawning.values(), *self.requested.values(), self.went]
-        waiting += [entry.taken for entry in self.submissions]
-        waiting += [stable for stables in self.stable.values() for stable in stables]
-        for future in waiting:
-            if not future.done():
-                future.set_exception(self.fault)
-        for table in (self.waiting, self.spawning, self.requested, self.stable, self.submissions):
-            table.clear()
+        fail(self.went, self.fault)
+        # User threads may add while this goes on; what comes later finds the fault itself.
+        tables: list[dict[Any, Future[Any]]] = [self.waiting, self.spawning, self.requested]
+        for table in tables:
+            while table:
+                fail(table.popitem()[1], self.fault)
+        while self.submissions:
+            fail(self.submissions.popleft().taken, self.fault)
+        self.stability.fail_all(self.fault)
 
+    def die(self, fault: CutlineError) -> None:
+        """This thread ends; whoever still posts something hears why nothing comes of it."""
+        self.fail_all(fault)
+        self.dead = True
+        self._refuse_events()
 
-def _copy(done: Future[Any], to: Future[Any]) -> None:
-    if to.done():
-        return
-    error = done.exception()
-    if error is not None:
-        to.set_exception(error)
-    else:
-        to.set_result(done.result())
+    def post(self, event: Any) -> None:
+        super().post(event)
+        if self.dead:
+            self._refuse_events()
+
+    def _refuse_events(self) -> None:
+        while True:
+            try:
+                event = self.queue.get_nowait()
+            except queue.Empty:
+                return
+            if isinstance(event, Submission) or callable(event):
+                self.other_event(event)

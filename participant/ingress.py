@@ -1,17 +1,22 @@
 """The ingress log: what a driver tells the system, durable before it counts.
 
-One append-only file per lineage. A record is ``length (u32) crc32 (u32) body``; the body is a msgpack
-array that starts with the record's index, 1, 2, 3, ... A record that a crash cut off at the end of the
-file is not a record: it was never acknowledged, and opening removes it. A damaged record before the end
-is an error that names the file and the index, never a silent end (RULES 11).
+One append-only file per lineage. A record is ``magic (4) length (u32) crc32 (u32) body``; the body is a
+msgpack array that starts with the record's index, 1, 2, 3, ..., and the index of the first record that was
+synced together with it. Records that a crash left unsynced at the end of the file are no records: they were
+never acknowledged, and opening removes them. A damaged record that others were synced after is an error that
+names the file and the index, never a silent end (RULES 11): the damage does not hide what follows it, since
+every record can be found by its magic and says which sync it belongs to.
 
 Records after a cut's position are delivered again when the system recovers to that cut.
 """
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import os
 import struct
+import time
 import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -19,66 +24,94 @@ from typing import Any
 
 import msgpack
 
-from cutline.errors import Corrupt, StoreFull, StoreNotWritable
+from cutline.errors import Corrupt, StoreFull, StoreInUse, StoreNotWritable
 
 __all__ = ("IngressLog",)
 
-_HEAD = struct.Struct("<II")
-_ENOSPC = 28
+_MAGIC = b"\xc1ing"
+_HEAD = struct.Struct("<4sII")
+_FULL = frozenset((errno.ENOSPC, errno.EDQUOT))
 
 
 class IngressLog:
-    """Appends, syncs, reads back. One writer at a time: the driver's runner, under the system's lease."""
+    """Appends, syncs, reads back. One process at a time: a lock beside the file sees to that.
 
-    def __init__(self, path: Path) -> None:
+    Raises:
+        StoreInUse: another process has the log open.
+        Corrupt: an acknowledged record is damaged.
+    """
+
+    def __init__(self, path: Path, *, patience: float = 2.0) -> None:
         self.path = path
         self.last = 0
+        made = [folder for folder in (path.parent, *path.parent.parents) if not folder.exists()]
         path.parent.mkdir(parents=True, exist_ok=True)
-        self._file = open(path, "a+b")
+        self._lock = _locked(path.with_suffix(".lock"), patience)
+        try:
+            self._file = open(path, "a+b")
+            try:
+                self._cut_tail()
+            except BaseException:
+                self._file.close()
+                raise
+        except BaseException:
+            os.close(self._lock)
+            raise
+        for folder in (path.parent, *(folder.parent for folder in made)):
+            _sync_folder(folder)
+
+    def _cut_tail(self) -> None:
         end = 0
-        for index, _body, stop in self._scan():
-            self.last, end = index, stop
+        for record, stop in self._scan():
+            self.last, end = record[0], stop
         if end < self._file.seek(0, os.SEEK_END):
             self._file.truncate(end)
             os.fsync(self._file.fileno())
-        folder = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
 
-    def _scan(self) -> Iterator[tuple[int, list[Any], int]]:
+    def _scan(self) -> Iterator[tuple[list[Any], int]]:
+        """Records (index, first of their sync, what was given) and where each ends."""
         raw = self.path.read_bytes()
         offset, expected = 0, 1
-        while offset + _HEAD.size <= len(raw):
-            length, crc = _HEAD.unpack_from(raw, offset)
-            stop = offset + _HEAD.size + length
-            body = raw[offset + _HEAD.size : stop]
-            if len(body) < length or zlib.crc32(body) != crc:
-                if stop < len(raw) and len(body) == length:
-                    raise Corrupt(
-                        f"ingress log {self.path}: record {expected} is damaged, and records "
-                        "follow it; restore "
-                        "the file from a copy, or start from a savepoint, which carries its own input",
-                        path=str(self.path),
-                    )
+        while offset < len(raw):
+            found = _read(raw, offset)
+            if found is None:
+                self._check_rest(raw, offset, expected)
                 return
-            record = msgpack.unpackb(body, max_bin_len=length, max_str_len=length)
+            record, offset = found
             if record[0] != expected:
-                raise Corrupt(f"ingress log {self.path}: record {record[0]} where {expected} should be")
-            yield expected, record, stop
-            offset, expected = stop, expected + 1
+                raise Corrupt(
+                    f"ingress log {self.path}: record {record[0]} where {expected} should be",
+                    path=str(self.path),
+                )
+            yield record, offset
+            expected += 1
+
+    def _check_rest(self, raw: bytes, offset: int, expected: int) -> None:
+        """What does not read at `offset` must be the end of a sync that never was."""
+        at = raw.find(_MAGIC, offset + 1)
+        while at >= 0:
+            found = _read(raw, at)
+            # A later record of the same sync may have reached the disk before this one.
+            if found is not None and found[0][1] > expected:
+                raise Corrupt(
+                    f"ingress log {self.path}: record {expected} is damaged, and record {found[0][0]} was "
+                    "acknowledged after it; restore the file from a copy, or start from a savepoint, which "
+                    "carries its own input",
+                    path=str(self.path),
+                )
+            at = raw.find(_MAGIC, at + 1)
 
     def append(self, records: Sequence[Sequence[Any]]) -> int:
-        """Appends bodies (without their index) and syncs once; returns the index of the last.
+        """Appends records and syncs once; returns the index of the last.
 
         Raises:
             StoreFull, StoreNotWritable: nothing of these records counts; the file is as before.
         """
+        first = self.last + 1
         parts = []
-        for number, record in enumerate(records, self.last + 1):
-            body = msgpack.packb([number, *record])
-            parts.append(_HEAD.pack(len(body), zlib.crc32(body)) + body)
+        for number, record in enumerate(records, first):
+            body = msgpack.packb([number, first, *record])
+            parts.append(_HEAD.pack(_MAGIC, len(body), zlib.crc32(body)) + body)
         start = self._file.seek(0, os.SEEK_END)
         try:
             self._file.write(b"".join(parts))
@@ -86,7 +119,7 @@ class IngressLog:
             os.fdatasync(self._file.fileno())
         except OSError as error:
             self._forget_from(start)
-            kind = StoreFull if error.errno == _ENOSPC else StoreNotWritable
+            kind = StoreFull if error.errno in _FULL else StoreNotWritable
             raise kind(
                 f"ingress log {self.path}: {error.strerror}; the input was not taken, make "
                 "room and send it again",
@@ -96,17 +129,64 @@ class IngressLog:
         return self.last
 
     def _forget_from(self, start: int) -> None:
-        # A descriptor whose sync failed may claim success the next time: reopen, then cut.
+        # A descriptor whose sync failed may claim success the next time: reopen, then cut. Closing writes
+        # what is still buffered, and may fail like the write did.
         try:
             self._file.close()
+        except OSError as error:
+            if error.errno not in _FULL:
+                raise
         finally:
             self._file = open(self.path, "a+b")
             self._file.truncate(start)
 
     def after(self, index: int) -> list[list[Any]]:
-        """The records behind `index`, in order."""
-        return [record for number, record, _ in self._scan() if number > index]
+        """The records behind `index`, in order: each its index, then what was given to `append`."""
+        return [[number, *given] for (number, _, *given), _ in self._scan() if number > index]
 
     def close(self) -> None:
-        """Closes the file."""
+        """Closes the file and lets others open it. Idempotent."""
         self._file.close()
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
+
+
+def _read(raw: bytes, offset: int) -> tuple[list[Any], int] | None:
+    """The record at `offset` and where it ends; None if there is no whole one."""
+    if offset + _HEAD.size > len(raw):
+        return None
+    magic, length, crc = _HEAD.unpack_from(raw, offset)
+    stop = offset + _HEAD.size + length
+    body = raw[offset + _HEAD.size : stop]
+    if magic != _MAGIC or len(body) < length or zlib.crc32(body) != crc:
+        return None
+    record: list[Any] = msgpack.unpackb(body, strict_map_key=False, max_bin_len=length, max_str_len=length)
+    return record, stop
+
+
+def _locked(path: Path, patience: float) -> int:
+    """A descriptor of `path` that holds its lock; the lock ends with the process."""
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    deadline = time.monotonic() + patience
+    while True:
+        try:
+            fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return descriptor
+        except OSError as error:
+            if error.errno not in (errno.EACCES, errno.EAGAIN) or time.monotonic() >= deadline:
+                os.close(descriptor)
+                raise StoreInUse(
+                    f"the driver that writes beside {path} still lives, even if its system seems lost (is it "
+                    "paused?): end it first",
+                    path=str(path),
+                ) from error
+        time.sleep(0.05)
+
+
+def _sync_folder(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

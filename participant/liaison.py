@@ -110,6 +110,7 @@ class Liaison:
             self.say("failed", **runner.failure)
         for packet in self.requests.values():
             self.link.send_control(packet)
+        runner.reconnected()
 
     def down(self, reason: str = "") -> None:
         """The link broke, or did not come about: try again soon."""

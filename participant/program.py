@@ -42,8 +42,7 @@ def _pack_main(main: types.ModuleType) -> bytes:
     own = {
         name: value
         for name, value in found.items()
-        if isinstance(value, (type, types.FunctionType))
-        and getattr(value, "__module__", None) == "__main__"
+        if isinstance(value, (type, types.FunctionType)) and getattr(value, "__module__", None) == "__main__"
     }
     try:
         packed = _by_value(own)

@@ -321,6 +321,9 @@ class Runner:
     def halted(self, doc: dict[str, Any]) -> None:
         """The system halted: nothing is handled any more."""
 
+    def reconnected(self) -> None:
+        """A coordinator answered, and was told again what it may not have heard."""
+
     def at_boundary(self) -> None:
         """What a special participant does between two messages, after captures."""
 

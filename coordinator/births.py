@@ -76,6 +76,9 @@ class Births:
         self._port.check()
         handle = Handle(name, name_of(kind), self._port)
         up = self._pending.get(name)
+        if up is None and name in self._runner.spawning:
+            # The log's record of it is being replayed, and may fail as it did the first time.
+            self._runner.spawning[name].exception()
         if name in self._runner.known_names or (up is not None and name not in self._failed):
             if name in self._claimed and not self._port.in_loop and not options.get("get_if_exists"):
                 raise DuplicateName(
@@ -102,22 +105,16 @@ class Births:
         self._claimed.add(name)
         self._failed.pop(name, None)
         self._untold.pop(name, None)
-        self._pending[name] = self._runner.spawning[name] = up
+        self._pending[name] = up
         up.add_done_callback(lambda done: self._ended(name, done))
 
         def go() -> None:
             if late is not None:
                 record["args"] = said(*late.filled())
-            taken: Future[None] = Future()
-            taken.add_done_callback(lambda done: _fail(done, up))
             number = self._port.number()
-            self._runner.post(Submission("spawn", number, name, "", record, None, True, None, 0, taken))
+            self._runner.post(Submission("spawn", number, name, "", record, None, True, None, 0, up))
 
-        def failed(error: Exception) -> None:
-            self._runner.spawning.pop(name, None)
-            up.set_exception(error)
-
-        self._port.gates.through(name, late, go, failed)
+        self._port.gates.through(name, late, go, up.set_exception)
         return up
 
     def _name_for(self, kind: type) -> str:
@@ -215,9 +212,3 @@ def _done() -> Future[None]:
     done: Future[None] = Future()
     done.set_result(None)
     return done
-
-
-def _fail(done: Future[Any], up: Future[None]) -> None:
-    error = done.exception()
-    if error is not None and not up.done():
-        up.set_exception(error)

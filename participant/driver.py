@@ -63,6 +63,7 @@ class DriverRunner(Runner):
         self.replay: deque[list[Any]] = deque()
         self.answered_since: list[int] = []
         self.held_for: list[int] = []
+        self.first_spawns: set[str] = set()
         self.generation = 0
         self.highest = 0
         self.hold_until = 0.0
@@ -143,7 +144,7 @@ class DriverRunner(Runner):
 
     def _replay(self) -> None:
         """Applies records of the log as far as what they may follow from has happened again."""
-        while self.replay:
+        while self.replay and not self._spawning():
             index, kind, number, target, method, arguments, key, since, carried = self.replay[0]
             if self.now() < self.hold_until and any(earlier in self.desk.asks for earlier in since):
                 break
@@ -157,13 +158,18 @@ class DriverRunner(Runner):
 
     def _holds(self) -> bool:
         """Whether what user code submits now may follow from answers that have not come again."""
-        if self.replay:
+        if self.replay or self._spawning():
             return True
         if self.held_for and self.now() >= self.hold_until:
             self.held_for = []
         if self.held_for:
             self.held_for = [number for number in self.held_for if number in self.desk.asks]
         return bool(self.held_for)
+
+    def _spawning(self) -> bool:
+        """Whether somebody is being spawned again: the first time, the program may have waited for it."""
+        pending = [key[1] for key in self.liaison.requests if isinstance(key, tuple)]
+        return any(name not in self.first_spawns for name in pending)
 
     def _take_submission(self, entry: Submission) -> None:
         if entry.place is not None and entry.generation != self.generation:
@@ -175,8 +181,13 @@ class DriverRunner(Runner):
         if entry.place is not None:
             self.instance.loops[entry.place.loop][1][entry.place.call] = [entry.number, entry.place.digest]
             self.desk.kept.add(entry.number)
+        if entry.kind == "spawn":
+            # Taken is not enough: whoever waits hears when it is up.
+            self.spawning[entry.target] = entry.taken
+            self.first_spawns.add(entry.target)
         self._apply(*entry[:5], entry.key, entry.carried)
-        entry.taken.set_result(None)
+        if entry.kind != "spawn":
+            entry.taken.set_result(None)
 
     def _apply(
         self,
@@ -299,6 +310,7 @@ class DriverRunner(Runner):
             # A fork: its own log begins empty, and inputs of its origin are not delivered again.
             self.instance.log_index = 0
         self.generation += 1
+        self.first_spawns.clear()
         error = RolledBack(
             f"the system went back to checkpoint {checkpoint}; what this session has seen "
             "since then is undone",
@@ -362,6 +374,7 @@ class DriverRunner(Runner):
         record = self.instance.spawns[name]
         self.known_names = self.known_names | {name}
         self.liaison.failed_births.pop(name, None)
+        self.spawning.setdefault(name, Future())
         assert self.endpoint is not None
         packet = pack_control(
             "spawn", epoch=self.endpoint.epoch, member=list(self.me), name=name, record=record

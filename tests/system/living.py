@@ -9,14 +9,27 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
+
+import pytest
 
 import cutline
 from cutline.errors import RolledBack
 
-__all__ = ("MARK", "Program", "again", "kill", "left_over", "marked", "pid_of", "recoveries", "until")
+__all__ = (
+    "MARK",
+    "Program",
+    "again",
+    "kill",
+    "left_over",
+    "marked",
+    "pid_of",
+    "recoveries",
+    "small_disk",
+    "until",
+)
 
 # In the environment of everything that a test starts, participants too: the kernel keeps the environment
 # a process began with, and a fork inherits it.
@@ -105,6 +118,21 @@ def left_over(timeout: float = 10.0) -> Iterator[str]:
             os.environ[MARK] = before
 
 
+@contextmanager
+def small_disk(folder: Path, options: str) -> Iterator[Path]:
+    """A file system of its own at `folder`; skips the test where we may not mount one."""
+    folder.mkdir()
+    done = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(folder)], capture_output=True, text=True
+    )
+    if done.returncode != 0:
+        pytest.skip(f"no file system of its own can be mounted here: {done.stderr.strip()}")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
 class Program:
     """A script of tests/programs that runs; its output is read line by line."""
 
@@ -118,6 +146,7 @@ class Program:
         ]
         self.process = subprocess.Popen(
             command,
+            stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -157,8 +186,10 @@ class Program:
         if self.process.poll() is None:
             self.process.kill()
         self.process.wait()
-        if self.process.stdout is not None:
-            self.process.stdout.close()
+        for pipe in (self.process.stdin, self.process.stdout):
+            if pipe is not None:
+                with suppress(BrokenPipeError):
+                    pipe.close()
 
     @property
     def text(self) -> str:

@@ -135,7 +135,7 @@ def test_an_asked_handler_that_raises_answers_with_it(system: cutline.System) ->
     failing = system.spawn("failing", Counter)
     with pytest.raises(ValueError, match="ouch") as caught:
         failing.fail.remote("ouch").result()
-    assert 'raise ValueError(text)' in str(caught.value.__cause__)
+    assert "raise ValueError(text)" in str(caught.value.__cause__)
     # As on Ray: the state stands as the handler left it.
     assert failing.add.remote(1).result() == 101
 

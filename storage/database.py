@@ -25,6 +25,7 @@ from .codec import canonical, digest_of
 __all__ = ("Database", "seal")
 
 _WAIT_MS = 30_000
+_DAMAGE = ("malformed", "not a database", "no such table", "no such column", "unsupported file format")
 
 
 def seal(*values: Any) -> bytes:
@@ -149,8 +150,9 @@ class Database:
             return StoreNotWritable(
                 f"cannot write {self.path} ({text}): check the folder's owner, mode and mount", path=self.path
             )
-        if any(sign in text for sign in ("malformed", "not a database", "no such table", "no such column")):
-            return self._corrupt(text)
+        # The class itself, not one below it: SQLite found the file wrong, or of no known kind.
+        if type(error) is sqlite3.DatabaseError or any(sign in text for sign in _DAMAGE):
+            return self._corrupt(text or "not readable")
         return StorageError(f"catalog {self.path}: {text}", path=self.path)
 
     def close(self) -> None:

@@ -17,12 +17,16 @@ from cutline.storage import (
     Manifest,
     MemberImage,
     MemoryBlobs,
+    Region,
     SqliteCatalog,
     Store,
     memory_store,
     open_store,
+    read_image,
+    write_image,
 )
 from cutline.storage.blobs import parts_of
+from cutline.storage.pack import EXTENT
 from tests.storage.cast import SYSTEM, Scene, lease_of, states
 
 Damage = Callable[[bytes], bytes | None]
@@ -145,6 +149,20 @@ def test_any_flipped_bit_of_a_pack_is_seen(scene: Scene) -> None:
                 states(store, row)
             assert caught.value.facts["key"] == key
         set_blob(store, key, before)
+
+
+def test_flipped_bits_in_what_is_read_straight_into_place() -> None:
+    """Extents that do not shrink are read into the region itself; they are checked there."""
+    blobs = MemoryBlobs()
+    chance = random.Random(4)
+    size = 2 * EXTENT + 4096
+    region = Region(1, size, ((0, chance.randbytes(size)),))
+    ref = write_image(blobs, "s/l/0/1/a", header={}, sections={}, pieces=[], regions=[region], parent=None)
+    before = blobs.read(ref.key)
+    for at in (16, 16 + EXTENT // 2, 15 + EXTENT, 16 + EXTENT, 16 + 2 * EXTENT, 15 + size):
+        blobs._blobs[ref.key] = flipped(before, at)
+        with pytest.raises(Corrupt, match=f"extent {(at - 16) // EXTENT}"):
+            read_image(blobs, ref)
 
 
 def test_any_shorter_pack_is_seen(scene: Scene) -> None:

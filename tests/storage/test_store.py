@@ -175,7 +175,7 @@ def test_a_folder_that_cannot_be_made(
     def refuse(*_: object, **__: object) -> None:
         raise OSError(code, os.strerror(code))
 
-    monkeypatch.setattr(os, "mkdir", refuse)
+    monkeypatch.setattr(Path, "mkdir", refuse)
     with pytest.raises(kind, match="store"):
         open_store(tmp_path / "store", create=True)
 

@@ -15,6 +15,7 @@ from cutline.participant.endpoint_file import Endpoint, remove_endpoint, write_e
 from cutline.participant.processes import process_alive, process_started
 from cutline.participant.transport_grpc import GrpcTransport
 from cutline.storage import Lease, Owner, Store, open_store, store_path
+from cutline.storage.verify import faults_of
 
 from .launch import Launcher, ProcessLauncher
 from .recover import await_ends
@@ -23,21 +24,31 @@ from .runner import LEASE_SECONDS, Coordinator, Settings
 __all__ = ("begin", "coordinate")
 
 _PATIENCE = 5.0
+# Seconds: an owner that is on its way out waits for its participants, or its lease runs out.
+_LEAVING = LEASE_SECONDS + 2 * _PATIENCE
 
 
 def coordinate(coordinator: Coordinator, store: Store, spec: dict[str, Any]) -> str:
     """Coordinates until the end, then lets go of everything; returns why it ended."""
     try:
-        return coordinator.run()
-    finally:
+        reason = coordinator.run()
+    except BaseException:
+        # It failed; whoever takes over needs the participants, and the folder that their sockets are in.
+        coordinator.transport.close()
+        coordinator.launcher.close()
+        store.catalog.release_lease(coordinator.lease)
+        raise
+    try:
         # What was said to them must leave before the links are closed; then they end by themselves.
         coordinator.transport.close()
         await_ends(coordinator.launcher, coordinator.roster, _PATIENCE)
         coordinator.launcher.close()
         shutil.rmtree(spec["run_folder"], ignore_errors=True)
+    finally:
         remove_endpoint(store_path(spec["store"]), coordinator.settings.system, os.getpid())
         if not (coordinator.ended or "").startswith("fenced"):
             store.catalog.release_lease(coordinator.lease)
+    return reason
 
 
 def begin(
@@ -90,13 +101,13 @@ def begin(
 
 def _acquire(store: Store, system: str, driver_pid: int) -> Lease:
     owner = Owner.here("coordinator", driver_pid)
-    deadline = time.monotonic() + _PATIENCE
+    deadline = time.monotonic() + _LEAVING
     while True:
         try:
             return store.catalog.acquire_lease(system, owner, LEASE_SECONDS, time.time())
         except StoreInUse as error:
             # An owner whose driver has just died is on its way out; a live one is an error at once.
-            holder = error.facts.get("driver_pid", 0)
+            holder = error.facts.get("owner", {}).get("driver_pid", 0)
             leaving = holder == driver_pid or not _alive(int(holder or 0))
             if not leaving or time.monotonic() > deadline:
                 raise
@@ -120,6 +131,9 @@ def _lineage(store: Store, lease: Lease, system: str, spec: dict[str, Any]) -> t
         return head, "take_over"
     if spec["restore"]:
         row = catalog.find(system, spec["restore"])
+        for fault in faults_of(store.blobs, row, deep=False):
+            # Another one than was named is not what was asked for.
+            raise fault
         return catalog.create_lineage(lease, (row.lineage, row.checkpoint)), "resume"
     if head is None or spec["fresh"]:
         return catalog.create_lineage(lease, None), "begin"

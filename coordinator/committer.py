@@ -42,6 +42,8 @@ class Committer:
             "handled": {name: fact["handled"] for name, fact in facts.items()},
             "handlers": {name: fact["handlers"] for name, fact in facts.items()},
             "extra": {name: fact["extra"] for name, fact in facts.items() if "extra" in fact},
+            # So that a request that is made again of the next coordinator is known to have been done.
+            "asked": [ticket.asked for ticket in entry.start.tickets if ticket.asked],
         }
         entry.manifest = Manifest(
             system=c.settings.system,
@@ -50,7 +52,7 @@ class Committer:
             epoch=c.epoch,
             kind="full" if entry.start.full else "delta",
             label=entry.start.label,
-            parent_checkpoint=(c.lineage, c.committed) if c.committed else None,
+            parent_checkpoint=c.parent,
             created_at=c.wall(),
             images=images,
             channels={

@@ -13,6 +13,7 @@ from __future__ import annotations
 import os
 import secrets
 import signal
+import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
@@ -92,6 +93,8 @@ class ProcessLauncher:
         self.folder = folder
         self._common = dict(common)
         self._post = post
+        # Ends are told by another thread, perhaps before `start` knows whose.
+        self._lock = threading.Lock()
         self._launches: dict[int, str] = {}
         self._early: dict[int, int | None] = {}
         self._watches: list[Watch] = []
@@ -101,12 +104,13 @@ class ProcessLauncher:
         self.zygote.warm()
 
     def _exited(self, event: ChildExited) -> None:
-        launch = self._launches.get(event.pid)
-        if launch is None:
-            # It ended before `start` has returned.
-            self._early[event.pid] = event.status
-        else:
-            self._post(Ended(launch, _how(event.status)))
+        with self._lock:
+            launch = self._launches.get(event.pid)
+            if launch is None:
+                # It ended before `start` has returned.
+                self._early[event.pid] = event.status
+                return
+        self._post(Ended(launch, _how(event.status)))
 
     def start(self, seat: Seat, mode: str, now: float, **details: Any) -> None:
         """See `Launcher.start`."""
@@ -122,9 +126,12 @@ class ProcessLauncher:
             path=self.program["path"],
             cwd=self.program["cwd"],
         )
-        self._launches[seat.pid] = seat.launch
-        if seat.pid in self._early:
-            self._post(Ended(seat.launch, _how(self._early.pop(seat.pid))))
+        with self._lock:
+            self._launches[seat.pid] = seat.launch
+            early = seat.pid in self._early
+            status = self._early.pop(seat.pid, None)
+        if early:
+            self._post(Ended(seat.launch, _how(status)))
         try:
             seat.started = process_started(seat.pid)
         except ProcessLookupError:

@@ -37,7 +37,7 @@ def main() -> int:
         _first_line({"error": pack_error(error, participant="coordinator")})
         return 1
     _watch_driver(coordinator)
-    _first_line({"lineage": coordinator.lineage, "resumed": coordinator.committed})
+    _first_line({"lineage": coordinator.lineage, "resumed": coordinator.resumed})
     coordinate(coordinator, store, spec)
     return 0
 

@@ -60,7 +60,7 @@ class RayCoordinator:
             return {"error": pack_error(error, participant="coordinator")}
         return {
             "lineage": self.coordinator.lineage,
-            "resumed": self.coordinator.committed,
+            "resumed": self.coordinator.resumed,
             "pid": os.getpid(),
         }
 

@@ -21,8 +21,15 @@ from typing import TYPE_CHECKING, Any
 
 from cutline.barrier import Member
 from cutline.barrier.commit import Decide, RowDecided
-from cutline.barrier.recovery import Begin, Confirmed, Resume, RollBack
-from cutline.errors import CutlineError, ParticipantFailed, SpawnFailed, StorageError
+from cutline.barrier.recovery import Begin, Confirmed, Restoring, Resume, RollBack
+from cutline.errors import (
+    CheckpointNotFound,
+    Corrupt,
+    Fenced,
+    ParticipantFailed,
+    SpawnFailed,
+    StorageError,
+)
 from cutline.participant.driver import DRIVER
 from cutline.participant.flight import FlightRecord, read_flight
 from cutline.participant.messages import pack_error
@@ -39,6 +46,7 @@ __all__ = ("Recoverer", "RETRIES", "KILLS", "await_ends")
 RETRIES = 3
 KILLS = 5
 GATHER_SECONDS = 10.0
+AGAIN_AFTER = 1.0
 
 
 class Recoverer:
@@ -60,12 +68,16 @@ class Recoverer:
         # Sizes and documents are looked at first; what a restore then finds damaged is read to the end.
         self.deep = False
         self.undecidable: dict[int, Decide] = {}
+        # A recovery that the catalog did not let begin is tried again.
+        self.again_at: float | None = None
+        self.again_for = ""
 
     # -- at start --------------------------------------------------------------------------
 
     def take_over(self) -> None:
         """A new coordinator of a running system: decide what was begun, wait for everybody's hello."""
         c = self.c
+        self.c.service.spawns_known = False
         self._decide_leftovers("the coordinator was lost before the row")
         for name, (birth, doc) in c.catalog.members(c.lineage).items():
             seat = c.roster.seats[name] = Seat.from_doc(name, birth, doc)
@@ -79,6 +91,8 @@ class Recoverer:
         """A system that was not running: back to the newest whole cut, in a new epoch."""
         self._decide_leftovers("the system was not running any more")
         self.recover("resume")
+        if self.c.halted is None and self.again_at is None:
+            self.c.resumed = self.row.checkpoint
 
     def _decide_leftovers(self, reason: str) -> None:
         c = self.c
@@ -94,6 +108,9 @@ class Recoverer:
         out_of_step = [seat for seat in seats if seat.phase != "running" or seat.epoch != epoch]
         if missing and c.now() < self.gather_until and not any(self._is_dead(seat) for seat in missing):
             return
+        if not c.committed and c.origin is None:
+            self._begin_again(missing)
+            return
         self.gathering = False
         if not missing and not out_of_step:
             c.notice("coordinator_back", pid=os.getpid())
@@ -101,6 +118,15 @@ class Recoverer:
                 c.say(seat.link, "initiate", **c.view())
             return
         self.recover("the coordinator and others were lost")
+
+    def _begin_again(self, missing: list[Seat]) -> None:
+        """The older coordinator was lost before there was anything to come back to: the driver is alone."""
+        c = self.c
+        if missing:
+            return
+        self.gathering = False
+        for seat in c.roster:
+            c.service.begin(seat)
 
     def _is_dead(self, seat: Seat) -> bool:
         return seat.member.name != DRIVER and not self.c.launcher.alive(seat)
@@ -114,7 +140,7 @@ class Recoverer:
         if seat is None or c.ended is not None:
             return
         was, pid, how = seat.phase, seat.pid, seat.overdue or event.how
-        seat.pid, seat.link, seat.launch = 0, None, ""
+        seat.pid, seat.link, seat.launch, seat.beat = 0, None, "", {}
         if was == "starting" and self._died_at_birth(seat, how):
             return
         seat.phase = "lost"
@@ -225,19 +251,28 @@ class Recoverer:
     def recover(self, reason: str) -> None:
         """Brings everybody to the newest whole cut, in a new epoch."""
         c = self.c
-        if not c.recovery.restoring:
+        if not c.recovery.restoring and self.again_at is None:
             self.began = c.now()
+        self.gathering, self.again_at = False, None
         c.give_up_all(reason)
         damage: list[StorageError] = []
         try:
             epoch = c.catalog.bump_epoch(c.lease, c.lineage)
             row = c.store.newest_whole(c.settings.system, c.lineage, deep=self.deep, damage=damage)
             self.manifest = c.store.read_manifest(row)
-        except CutlineError as error:
+        except Fenced as error:
+            c.ended = f"fenced: {error}"
+            return
+        except (Corrupt, CheckpointNotFound) as error:
             c.halt(
                 f"recovery ({reason}) is not possible: {error}", pack_error(error, participant="coordinator")
             )
             return
+        except StorageError as error:
+            c.notice("catalog_unreachable", text=str(error))
+            self.again_at, self.again_for = c.now() + AGAIN_AFTER, reason
+            return
+        c.service.spawns_known = False
         for fault in damage:
             c.notice("damaged", text=str(fault))
         self.row = row
@@ -245,7 +280,8 @@ class Recoverer:
         c.newest = self.floor
         self.images = dict(self.manifest.images)
         for seat in c.roster:
-            if seat.member.name not in self.images:
+            image = self.images.get(seat.member.name)
+            if image is None or image.birth != seat.member.birth:
                 self._dismiss(seat)
         roster = tuple(Member(name, image.birth) for name, image in sorted(self.images.items()))
         self.grace_until = c.now() + c.settings.rollback_grace
@@ -327,6 +363,9 @@ class Recoverer:
 
     def restore_failed(self, seat: Seat, doc: dict[str, Any]) -> None:
         """The cut's state does not load: damaged, so an older cut; or the program does not fit, so nobody."""
+        if doc["at"] != self.c.epoch:
+            # Of an attempt that another one has overtaken.
+            return
         if doc["reason"].startswith("Corrupt") and not self.deep:
             self.deep = True
             self.recover(doc["reason"])
@@ -340,6 +379,7 @@ class Recoverer:
     def _resume(self, action: Resume) -> None:
         c = self.c
         self.c.committed = max(self.c.committed, action.checkpoint)
+        self.c.parent = self.row.place
         names = [member.name for member in action.roster]
         # First, because their recorders keep what was undone only until data flows.
         self._tell_of(action.checkpoint)
@@ -398,15 +438,16 @@ class Recoverer:
         if self.gathering:
             self.gathered()
             return
+        if self.again_at is not None:
+            if c.now() >= self.again_at and c.halted is None:
+                self.recover(self.again_for)
+            return
         for checkpoint, action in list(self.undecidable.items()):
             del self.undecidable[checkpoint]
             self._ask_row(action)
         if c.recovery.restoring and c.now() > self.grace_until:
             self.grace_until = c.now() + c.settings.rollback_grace
-            for seat in c.roster:
-                if seat.phase == "restoring" and seat.member.name != DRIVER:
-                    # Its handler does not come to a boundary: it costs the process its life.
-                    c.launcher.end(seat)
+            self._end_the_missing()
         for seat in c.roster:
             late = seat.phase == "starting" and c.now() - seat.launched_at > c.settings.spawn_timeout
             silent = seat.beat and c.now() - float(seat.beat["at"]) > c.settings.lost_after
@@ -415,6 +456,21 @@ class Recoverer:
                     reason = c.launcher.why_waiting(seat) or "it was not heard of"
                     seat.overdue = f"after {c.settings.spawn_timeout:g} s {reason}"
                 c.launcher.end(seat)
+
+    def _end_the_missing(self) -> None:
+        """Who has not come to the cut in time: in a handler without end, stopped, or its end was missed."""
+        c = self.c
+        state = c.recovery.state
+        if not isinstance(state, Restoring):
+            return
+        for member in state.waiting:
+            seat = c.roster.get(member.name)
+            if seat is None or member.name == DRIVER or seat.phase == "starting":
+                continue
+            if not c.launcher.alive(seat):
+                self.recover(f"{member.name} is gone")
+                return
+            c.launcher.end(seat)
 
     def _ask_row(self, action: Decide) -> None:
         c = self.c

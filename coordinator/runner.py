@@ -50,6 +50,7 @@ __all__ = ("Coordinator", "Settings", "Ticket")
 LEASE_SECONDS = 10.0
 TICK = 0.2
 REPEAT_AFTER = 1.0
+SHORTEST = 0.005
 
 
 @dataclass
@@ -72,10 +73,14 @@ class Settings:
 
 @dataclass
 class Ticket:
-    """Who asked for something, and under which number the reply goes back."""
+    """Who asked for something, and under which number the reply goes back.
 
-    link: Link
+    `asked` names the request over lost links and coordinators; empty for those that are not repeated.
+    """
+
+    link: Link | None
     number: int
+    asked: str = ""
 
 
 @dataclass
@@ -122,8 +127,17 @@ class Coordinator:
         self.recovery = Recovery(self.catalog.epoch(lineage))
         self.trigger = Trigger(settings.interval, settings.min_pause, settings.full_every)
         self.open: dict[int, OpenCheckpoint] = {}
-        self.newest = max((row.checkpoint for row in self._rows()), default=0)
+        line = next(each for each in self.catalog.lineages(settings.system) if each.lineage == lineage)
+        # Ids are never reused; rows of old aborted ones may be gone.
+        self.newest = line.next_checkpoint - 1
+        self.origin = line.origin
+        # The cut that the next one follows.
+        self.parent = line.origin
+        # The checkpoint that a start went on from; 0 for a beginning.
+        self.resumed = 0
         self.committed = max((row.checkpoint for row in self._rows("committed")), default=0)
+        if self.committed:
+            self.parent = (lineage, self.committed)
         self.imaged: set[Member] = set()
         self.halted: dict[str, Any] | None = None
         self.ended: str | None = None
@@ -156,7 +170,9 @@ class Coordinator:
     @property
     def flowing(self) -> bool:
         """Whether data flows: nobody is being restored, nothing halted."""
-        return not self.recovery.restoring and self.halted is None and not self.recoverer.gathering
+        recoverer = self.recoverer
+        held = self.recovery.restoring or recoverer.gathering or recoverer.again_at is not None
+        return not held and self.halted is None
 
     # -- the loop --------------------------------------------------------------------------
 
@@ -168,7 +184,9 @@ class Coordinator:
 
     def step(self) -> None:
         """One round: events, then what the clock wants."""
-        wait = min(TICK, self.trigger.patience(self.now())) if self.flowing else TICK
+        # With a checkpoint under way only events, or its end, can let another one begin.
+        idle = self.flowing and not self.open
+        wait = min(TICK, max(SHORTEST, self.trigger.patience(self.now()))) if idle else TICK
         event = self._next(wait)
         while event is not None and self.ended is None:
             self._take(event)
@@ -199,6 +217,7 @@ class Coordinator:
             self.repeat_at = now
             self._repeat_initiate()
         self.recoverer.tick()
+        self.service.tick()
         self.begin_due()
 
     def _take(self, event: Any) -> None:
@@ -244,7 +263,7 @@ class Coordinator:
             self.recoverer.restore_failed(seat, doc)
         elif kind == "failed":
             self.recoverer.handler_failed(seat, doc)
-        elif kind in ("resolve", "spawn"):
+        elif kind in ("resolve", "spawn", "spawns_told"):
             self.service.handle(seat, kind, doc)
 
     # -- packets ---------------------------------------------------------------------------
@@ -267,10 +286,12 @@ class Coordinator:
 
     def reply(self, ticket: Ticket, value: Any) -> None:
         """Answers a request."""
+        self.service.working.pop(ticket.asked, None)
         self.say(ticket.link, "reply", number=ticket.number, ok=True, value=value)
 
     def refuse(self, ticket: Ticket, error: Exception) -> None:
         """Answers a request with an error."""
+        self.service.working.pop(ticket.asked, None)
         self.say(
             ticket.link,
             "reply",
@@ -359,6 +380,8 @@ class Coordinator:
         self.trigger.ended(self.now(), full, action.committed)
         if action.committed:
             self.committed = max(self.committed, action.checkpoint)
+            if self.parent is None or action.checkpoint > self.parent[1]:
+                self.parent = (self.lineage, action.checkpoint)
             self.imaged |= set(action.roster)
         for seat in self.roster:
             self.say(seat.link, "settled", checkpoint=action.checkpoint, committed=action.committed)

@@ -29,6 +29,11 @@ class Service:
         self.c = coordinator
         # Newborns that have not said hello yet, and who spawned them.
         self.births: dict[Member, str] = {}
+        # Requests under way, by the name that they keep over lost links.
+        self.working: dict[str, Ticket] = {}
+        # Whether the driver has said of all it spawned; until then a name unknown here may be a newborn's.
+        self.spawns_known = True
+        self.put_off: dict[str, tuple[Seat, dict[str, Any]]] = {}
 
     # -- hellos ----------------------------------------------------------------------------
 
@@ -52,6 +57,8 @@ class Service:
         if seat is None or seat.member != member or (member.name != DRIVER and seat.launch != doc["launch"]):
             c.say(link, "stop", reason="not expected: the system goes on without this process")
             return
+        if seat.link is not None and seat.link is not link:
+            seat.link.close()
         seat.link, seat.pid, seat.started = link, doc["pid"], doc["started"]
         seat.address = doc["address"]
         c.notice("joined", name=member.name, pid=seat.pid)
@@ -87,9 +94,7 @@ class Service:
         if seat.member in self.births:
             self.birth_failed(seat, doc["error"])
         else:
-            c.recoverer.restore_failed(
-                seat, {"reason": "its state does not load here", "error": doc["error"]}
-            )
+            c.recoverer.restore_failed(seat, doc)
 
     def _born(self, seat: Seat) -> None:
         c = self.c
@@ -100,8 +105,18 @@ class Service:
         if spawner is not None:
             self._tell_spawner(seat, None)
         elif seat.member.name == DRIVER:
-            # Cut 0: there must be something to come back to before the first message.
-            c.trigger.want(Wanted(Ticket(_link(seat), 0), None))
+            self._want_first_cut(seat)
+
+    def begin(self, seat: Seat) -> None:
+        """A driver whose coordinator was lost before cut 0."""
+        if seat.phase == "born":
+            self._born(seat)
+        else:
+            self._want_first_cut(seat)
+
+    def _want_first_cut(self, seat: Seat) -> None:
+        # Cut 0: there must be something to come back to before the first message.
+        self.c.trigger.want(Wanted(Ticket(seat.link, 0), None))
 
     # -- spawns and names --------------------------------------------------------------------
 
@@ -109,13 +124,29 @@ class Service:
         """A participant asks for a name, or for a new participant."""
         if kind == "resolve":
             self._resolve(seat, doc["name"])
+        elif kind == "spawns_told":
+            self.spawns_known = True
         elif self.c.flowing:
             self._spawn(seat, doc["name"], doc["record"])
+        else:
+            # A coordinator that took over hears it again before it knows whether data flows.
+            self.put_off[doc["name"]] = seat, doc
+
+    def tick(self) -> None:
+        """What was put off until data flows."""
+        if not self.put_off or not self.c.flowing:
+            return
+        put_off, self.put_off = self.put_off, {}
+        for seat, doc in put_off.values():
+            # After a recovery the driver has said it again.
+            if doc["epoch"] == self.c.epoch:
+                self._spawn(seat, doc["name"], doc["record"])
 
     def _resolve(self, seat: Seat, name: str) -> None:
         found = self.c.roster.get(name)
         known = found is not None and found.phase == "running"
-        if found is not None and not known:
+        coming = not self.spawns_known or name in self.put_off
+        if (found is not None and not known) or (found is None and coming):
             # It is on its way; the asker asks again when it hears nothing.
             self.c.say(seat.link, "wait", name=name)
             return
@@ -169,8 +200,15 @@ class Service:
     def request(self, link: Link, doc: dict[str, Any]) -> None:
         """A question with a number; exactly one reply follows."""
         c = self.c
-        ticket = Ticket(link, doc["number"])
+        ticket = Ticket(link, doc["number"], doc.get("asked", ""))
         what = doc["what"]
+        under_way = self.working.get(ticket.asked)
+        if under_way is not None:
+            # Asked again over another link: that is where the reply goes.
+            under_way.link = link
+            return
+        if ticket.asked:
+            self.working[ticket.asked] = ticket
         try:
             if what in ("checkpoint", "savepoint"):
                 self._checkpoint(ticket, doc.get("label") if what == "savepoint" else None)
@@ -190,7 +228,12 @@ class Service:
             raise SystemHalted(c.halted["text"])
         if label is not None:
             rows = c.catalog.checkpoints(c.settings.system, fates=("begun", "committed"))
-            if any(row.label == label for row in rows):
+            taken = [row for row in rows if row.label == label]
+            if taken and ticket.asked and ticket.asked in (taken[-1].summary or {}).get("asked", ()):
+                row = taken[-1]
+                c.reply(ticket, {"checkpoint": row.checkpoint, "label": label, "lineage": row.lineage})
+                return
+            if taken:
                 raise DuplicateLabel(
                     f"system {c.settings.system!r} has a savepoint {label!r} already; choose "
                     "another label, or "
@@ -223,8 +266,3 @@ class Service:
                 for seat in c.roster
             },
         }
-
-
-def _link(seat: Seat) -> Link:
-    assert seat.link is not None
-    return seat.link

@@ -97,6 +97,7 @@ def begin(runner: Runner, spec: Mapping[str, Any]) -> None:
             )
     except Exception as error:
         runner.birth_error = pack_error(error, participant=runner.me.name)
+        runner.birth_reason = f"{type(error).__name__}: {error}"
         runner.phase = "failed"
 
 

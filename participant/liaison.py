@@ -91,6 +91,8 @@ class Liaison:
             started=runner.setup.started,
             class_name=runner.setup.class_name,
             error=runner.birth_error,
+            reason=runner.birth_reason,
+            at=runner.attempted,
         )
 
     def up(self, event: LinkUp) -> None:

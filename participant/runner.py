@@ -95,6 +95,9 @@ class Runner:
         self.tainted = False
         self.ended: str | None = None
         self.birth_error: bytes | None = None
+        self.birth_reason = ""
+        # The epoch of the newest restore that was tried.
+        self.attempted = -1
         self.endpoint: Endpoint | None = None
         self.checkpoint = 0
         self.liaison = Liaison(self, coordinator)
@@ -171,6 +174,7 @@ class Runner:
             ClassMissing, CannotRestore: the image and this program do not fit.
             Corrupt: the image is damaged.
         """
+        self.attempted = epoch
         image = read_image(self.blobs, ref)
         self._new_desk(None)
         # Suspended handlers run again now, and those after them must not find the desk of before.

@@ -45,6 +45,8 @@ __all__ = ("Recoverer", "RETRIES", "KILLS", "await_ends")
 
 RETRIES = 3
 KILLS = 5
+# A message that is put aside may come under its number again with other contents, but not for ever.
+DEAD_LETTER_TRIES = 10
 GATHER_SECONDS = 10.0
 AGAIN_AFTER = 1.0
 
@@ -209,7 +211,8 @@ class Recoverer:
         if retries == -1 or (count := c.catalog.count_failure(c.lease, c.lineage, key)) < most:
             return False
         if seat.options.get("on_error") == "dead_letter":
-            self.skips.append([seat.member.name, *record.sender, record.sequence])
+            # What it said is not known, only its place: the one in hand each time.
+            self.skips.append([seat.member.name, *record.sender, record.sequence, None])
             return False
         self._halt(
             seat,
@@ -222,6 +225,10 @@ class Recoverer:
     def _halt(self, seat: Seat, text: str) -> None:
         error = ParticipantFailed(text, participant=seat.member.name)
         self.c.halt(text + ".", pack_error(error, participant=seat.member.name), seat.member.name)
+
+    def skips_of(self, seat: Seat) -> list[list[Any]]:
+        """Messages that this participant puts aside: sender, its birth, number, digest or None."""
+        return [skip[1:] for skip in self.skips if skip[0] == seat.member.name]
 
     def handler_failed(self, seat: Seat, doc: dict[str, Any]) -> None:
         """A told handler raised: the participant's policy decides."""
@@ -239,9 +246,9 @@ class Recoverer:
         key = f"raise:{seat.member.name}:{sender}:{birth}:{sequence}"
         count = c.catalog.count_failure(c.lease, c.lineage, key)
         limit = int(seat.options.get("retries", RETRIES))
-        if policy == "dead_letter":
-            self.skips.append([seat.member.name, sender, birth, sequence])
-        elif count > limit:
+        if policy == "dead_letter" and count <= DEAD_LETTER_TRIES:
+            self.skips.append([seat.member.name, sender, birth, sequence, doc["digest"]])
+        elif policy == "dead_letter" or count > limit:
             c.halt(f"{where}, {count} times.", doc["error"], seat.member.name)
             return
         self.recover(where)
@@ -387,7 +394,7 @@ class Recoverer:
             if seat.member in action.roster:
                 seat.phase = "running"
                 self.keep(seat)
-                skips = [skip[1:] for skip in self.skips if skip[0] == seat.member.name]
+                skips = self.skips_of(seat)
                 roster = names if seat.member.name == DRIVER else []
                 c.say(seat.link, "resume", checkpoint=action.checkpoint, roster=roster, skips=skips)
         c.imaged = set(action.roster)

@@ -100,7 +100,7 @@ class Service:
         c = self.c
         seat.phase = "running"
         c.recoverer.keep(seat)
-        c.say(seat.link, "born", **c.view())
+        c.say(seat.link, "born", skips=c.recoverer.skips_of(seat), **c.view())
         spawner = self.births.pop(seat.member, None)
         if spawner is not None:
             self._tell_spawner(seat, None)

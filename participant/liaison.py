@@ -19,6 +19,7 @@ from cutline.storage.image import ImageRef
 
 from .control import pack_control, unpack_control
 from .desk import HandlerRaised
+from .failures import skips_from
 from .messages import ASK, CHASE, decode_frame, pack_error
 from .transport import Link, LinkUp
 
@@ -173,6 +174,7 @@ class Liaison:
             return
         snapshot = LocalSnapshot.newborn(doc["newest"], [Open(*entry) for entry in doc["undecided"]])
         runner.endpoint = Endpoint(runner.me, runner.setup.run, doc["epoch"], snapshot)
+        runner.skips = skips_from(doc)
         runner.go()
 
     def learn(self, doc: dict[str, Any]) -> None:
@@ -204,14 +206,14 @@ class Liaison:
                 error=pack_error(error, participant=runner.me.name),
             )
             return
-        runner.skips = frozenset((name, birth, seq) for name, birth, seq in doc.get("skips", ()))
+        runner.skips = skips_from(doc)
         self.say("restored", checkpoint=doc["checkpoint"])
 
     def _resume(self, doc: dict[str, Any]) -> None:
         runner = self.runner
         if runner.endpoint is None or doc["epoch"] != runner.endpoint.epoch or runner.phase != "restored":
             return
-        runner.skips = frozenset((name, birth, seq) for name, birth, seq in doc.get("skips", ()))
+        runner.skips = skips_from(doc)
         runner.go()
         runner.resumed(doc)
 

@@ -109,7 +109,7 @@ class Runner:
         self.timers_at = 0.0
         self.outbox = OutboxLimit()
         self.unresolved: dict[str, list[bytes]] = {}
-        self.skips: frozenset[tuple[str, int, int]] = frozenset()
+        self.skips: failures.Skips = {}
         self.open_frame: Any = None
         self.open_messages: list[list[Any]] = []
         self.leaving: list[tuple[str | Member, bytes]] = []
@@ -142,7 +142,7 @@ class Runner:
             fingerprint=self.purity.fingerprint,
             now=self.wall,
         )
-        self.skips = frozenset()
+        self.skips = {}
         self.open_frame = None
         self.tainted = False
         self.failure = None

@@ -26,6 +26,8 @@ __all__ = ("begin", "coordinate")
 _PATIENCE = 5.0
 # Seconds: an owner that is on its way out waits for its participants, or its lease runs out.
 _LEAVING = LEASE_SECONDS + 2 * _PATIENCE
+# Seconds that participants have to come out of a handler at the end: nothing of it will be kept.
+_GRACE = 2.0
 
 
 def coordinate(coordinator: Coordinator, store: Store, spec: dict[str, Any]) -> str:
@@ -41,7 +43,7 @@ def coordinate(coordinator: Coordinator, store: Store, spec: dict[str, Any]) -> 
     try:
         # What was said to them must leave before the links are closed; then they end by themselves.
         coordinator.transport.close()
-        await_ends(coordinator.launcher, coordinator.roster, _PATIENCE)
+        await_ends(coordinator.launcher, coordinator.roster, _GRACE)
         coordinator.launcher.close()
         shutil.rmtree(spec["run_folder"], ignore_errors=True)
     finally:

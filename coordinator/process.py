@@ -37,7 +37,11 @@ def main() -> int:
         _first_line({"error": pack_error(error, participant="coordinator")})
         return 1
     _watch_driver(coordinator)
-    _first_line({"lineage": coordinator.lineage, "resumed": coordinator.resumed})
+    try:
+        _first_line({"lineage": coordinator.lineage, "resumed": coordinator.resumed})
+    except BrokenPipeError:
+        # The driver died while this began: what was begun is to be ended in order.
+        coordinator.stop("the driver is gone")
     coordinate(coordinator, store, spec)
     return 0
 

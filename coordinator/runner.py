@@ -185,7 +185,7 @@ class Coordinator:
     def step(self) -> None:
         """One round: events, then what the clock wants."""
         # With a checkpoint under way only events, or its end, can let another one begin.
-        idle = self.flowing and not self.open
+        idle = self._may_begin() and not self.open
         wait = min(TICK, max(SHORTEST, self.trigger.patience(self.now()))) if idle else TICK
         event = self._next(wait)
         while event is not None and self.ended is None:
@@ -302,12 +302,13 @@ class Coordinator:
 
     # -- checkpoints -----------------------------------------------------------------------
 
+    def _may_begin(self) -> bool:
+        seat = self.roster.get(DRIVER)
+        return self.flowing and self.ended is None and seat is not None and seat.phase == "running"
+
     def begin_due(self) -> None:
         """Begins whatever is due and possible."""
-        if not self.flowing or self.ended is not None:
-            return
-        seat = self.roster.get(DRIVER)
-        if seat is None or seat.phase != "running":
+        if not self._may_begin():
             return
         while True:
             start = self.trigger.next_start(self.now(), len(self.open))
@@ -473,6 +474,10 @@ class Coordinator:
         """Ends every participant and this coordinator."""
         self.give_up_all(reason)
         for seat in self.roster:
-            if seat.member.name != DRIVER:
-                self.say(seat.link, "stop", reason=reason)
+            if seat.member.name == DRIVER:
+                continue
+            if seat.link is None:
+                # It would not hear it, and only be waited for.
+                self.launcher.end(seat)
+            self.say(seat.link, "stop", reason=reason)
         self.ended = reason

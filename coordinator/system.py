@@ -45,6 +45,8 @@ from .supervise import Supervising, Supervisor
 __all__ = ("System", "start")
 
 _log = logging.getLogger("cutline")
+# Seconds for the last checkpoint of a program that was interrupted.
+_HURRIED = 5.0
 
 
 def start(
@@ -364,6 +366,9 @@ class System:
             checkpoint: take a last checkpoint, so that the next start goes on exactly here. A system
                 that has halted or cannot take one stops all the same.
         """
+        self._stop(checkpoint, 30.0)
+
+    def _stop(self, checkpoint: bool, patience: float) -> None:
         with self._stop_lock:
             if self._stopped:
                 return
@@ -373,7 +378,7 @@ class System:
         try:
             if checkpoint and self._runner.fault is None:
                 self._runner.rolled_back = None
-                last = sealed(lambda: int(self._request("checkpoint", timeout=30.0)["checkpoint"]))
+                last = sealed(lambda: int(self._request("checkpoint", timeout=patience)["checkpoint"]))
                 self._say(f"stopped at checkpoint {last}")
         except (CutlineError, TimeoutError) as error:
             self._say(f"stopped without a last checkpoint: {error}")
@@ -383,7 +388,8 @@ class System:
     def _close(self) -> None:
         runner = getattr(self, "_runner", None)
         self._supervisor.stopping = True
-        if runner is not None:
+        # Without a thread it was interrupted before it had begun.
+        if runner is not None and hasattr(self, "_thread"):
             if runner.fault is None:
                 done: Future[Any] = Future()
                 runner.post(lambda: runner.request("stop", {}, done))
@@ -391,6 +397,7 @@ class System:
             runner.post(lambda: setattr(runner, "ended", "stopped"))
             self._port.gates.close()
             self._thread.join(timeout=10.0)
+        if hasattr(self, "_stop_beat"):
             self._stop_beat()
         self._supervisor.stop()
         shutil.rmtree(self._run_folder, ignore_errors=True)
@@ -404,10 +411,15 @@ class System:
         atexit.unregister(self._at_exit)
 
     def _at_exit(self) -> None:
-        self.stop()
+        self._leave(getattr(sys, "last_type", None))
+
+    def _leave(self, error: type[BaseException] | None) -> None:
+        """A person who interrupts a program does not wait for a handler of half a minute."""
+        hurried = error is not None and issubclass(error, KeyboardInterrupt)
+        self._stop(True, _HURRIED if hurried else 30.0)
 
     def __enter__(self) -> System:
         return self
 
-    def __exit__(self, *_exception: object) -> None:
-        self.stop()
+    def __exit__(self, error: type[BaseException] | None, *_details: object) -> None:
+        self._leave(error)

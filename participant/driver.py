@@ -345,6 +345,10 @@ class DriverRunner(Runner):
             if name not in roster:
                 self._ask_spawn(name)
         self.replay = deque(record for record in records if record[2] not in failed)
+        # What is held back has its numbers already.
+        used = max((record[2] for record in self.replay), default=0)
+        self.highest = max(self.highest, used)
+        self.desk.next_number = max(self.desk.next_number, used + 1)
         self.hold_until = self.now() + HOLD_SECONDS
         logged = {record[2] for record in self.replay}
         self.held_for = [number for record in self.replay for number in record[7]] + self.answered_since

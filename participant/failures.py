@@ -98,7 +98,8 @@ def report_broken(runner: Runner, error: Exception) -> None:
 def bury(runner: Runner, peer: Member, sequence: int, message: list[Any]) -> None:
     """Puts a message that failed too often to the dead letters; who asked gets an error.
 
-    One that says something else than the one that failed is handled like any other. An answer is taken, but not by those whose failure nobody hears: what waited for it here ends.
+    One that says something else than the one that failed is handled like any other. An answer is taken,
+    but not by those whose failure nobody hears: what waited for it here ends.
     """
     digests = runner.skips[(peer.name, peer.birth, sequence)]
     if None not in digests and _digest(message) not in digests:

@@ -48,8 +48,11 @@ def main() -> None:
     slow = system.spawn("slow", Slow, flag)
     counters = [system.spawn(f"c{k}", Counter) for k in range(3)]
     if stage == "get":
+        answer = slow.wait.options(durable=False).remote(30.0)
+        while not system.status()["participants"]["slow"]["running"]:
+            threading.Event().wait(0.02)
         reached("get")
-        slow.wait.remote(30.0).result()
+        answer.result()
 
     def body(step: int) -> None:
         answers: list[Any] = [counter.add.remote(step) for counter in counters]

@@ -243,6 +243,10 @@ class Patient:
         self.done += 1
         return self.done
 
+    def count(self) -> int:
+        """How often it has worked."""
+        return self.done
+
     def block(self, other: Any) -> Any:
         """Waits for another participant, which a handler must not."""
         return other.add.remote(1).result()
@@ -345,6 +349,14 @@ class Shared:
         answers = [await ref for ref in refs]
         total = await counter.add.remote(0)
         self.got.append(("borrowed", answers, total))
+
+    def ask_done(self) -> None:
+        """Asks the first how often it has worked, at once."""
+        self.counter.count.remote().then(self.on_done)
+
+    def on_done(self, answer: int) -> None:
+        """A continuation."""
+        self.got.append(answer)
 
     def answers(self) -> list[Any]:
         """What came."""

@@ -1,4 +1,4 @@
-"""The driver is interrupted or ended at every stage: it ends soon, nothing is left over, the next run resumes."""
+"""The driver is interrupted or killed at every stage: a soon end, nothing left over, and a resume."""
 
 from __future__ import annotations
 

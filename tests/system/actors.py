@@ -237,8 +237,10 @@ class Patient:
     def __init__(self) -> None:
         self.done = 0
 
-    def work(self, seconds: float) -> int:
-        """Blocks the whole handler."""
+    def work(self, seconds: float, begun: str = "") -> int:
+        """Blocks the whole handler; touches a file first."""
+        if begun:
+            Path(begun).touch()
         time.sleep(seconds)
         self.done += 1
         return self.done

@@ -256,9 +256,9 @@ def test_only_the_first_calls_are_checked_and_only_small_states(system: cutline.
 def test_a_long_handler_is_warned_of_and_loses_nothing(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    with cutline.start(tmp_path, interval=None, checkpoint_timeout=1.0, quiet=True) as own:
+    with cutline.start(tmp_path, interval=None, checkpoint_timeout=2.0, quiet=True) as own:
         patient, counter = own.spawn("ponderous", Patient), own.spawn("waiting", Counter)
-        answer = patient.work.remote(3.0)
+        answer = patient.work.remote(3.5)
         counter.add.tell(1)
         # Time inside a handler is no time out.
         assert own.checkpoint() > 0

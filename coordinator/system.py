@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from cutline.barrier import Member
-from cutline.errors import CutlineError, Misuse, SystemStopped
+from cutline.errors import CannotRestore, CutlineError, Misuse, SystemHalted, SystemStopped
 from cutline.participant.classes import name_of
 from cutline.participant.driver import DRIVER, DriverRunner, DriverState
 from cutline.participant.endpoint_file import read_endpoint
@@ -169,8 +169,11 @@ class System:
         try:
             self._build(spec)
             outcome(self._runner.went, 120.0, "first checkpoint")
-        except BaseException:
+        except BaseException as error:
             self._close()
+            if isinstance(error, SystemHalted) and isinstance(error.__cause__, CannotRestore):
+                # What keeps it from starting is the program's to mend: it is told as that.
+                raise error.__cause__ from None
             raise
         self._port.numbers_from(self._runner.desk.next_number)
         self._undo = bound_port(self._port, thread_only=False)

@@ -38,6 +38,8 @@ class Committer:
             "changed_bytes": sum(fact["changed_bytes"] for fact in facts.values()),
             "written_bytes": sum(fact["written_bytes"] for fact in facts.values()),
             "state_bytes": sum(fact["state_bytes"] for fact in facts.values()),
+            # One machine's monotonic clock is the same in all its processes; over several it means nothing.
+            "capture_delay_ms": (max(fact["captured_at"] for fact in facts.values()) - entry.began) * 1000,
             "stall_ms_max": max(fact["stall_ms"] for fact in facts.values()),
             "handled": {name: fact["handled"] for name, fact in facts.items()},
             "handlers": {name: fact["handlers"] for name, fact in facts.items()},

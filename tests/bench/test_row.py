@@ -8,11 +8,13 @@ from pathlib import Path
 import pytest
 
 from bench.__main__ import main, row_names
-from bench.row import Row
+from bench.bench_capture_delay_queued import measure as measure_delay
+from bench.bench_written_per_changed import measure as measure_written
+from bench.row import Row, interleave
 
 
 def test_a_share_that_is_kept() -> None:
-    row = Row("throughput_kept", "messages/s", [95.0, 96.0, 10.0], [100.0], at_least=0.95)
+    row = Row("throughput_kept", "messages/s", [95.0, 96.0, 10.0], [100.0] * 3, at_least=0.95)
     assert row.measured_ratio() == 0.95
     assert row.holds()
     assert not Row("throughput_kept", "messages/s", [94.0], [100.0], at_least=0.95).holds()
@@ -30,16 +32,17 @@ def test_a_factor_that_is_paid() -> None:
 
 
 def test_the_document_has_what_readers_expect() -> None:
-    doc = Row("commit", "ms", [2.0, 3.0, 4.0], [1.0], at_most=3, note="directory").to_doc()
+    doc = Row("commit", "ms", [2.0, 3.0, 4.0], [1.0, 1.0, 1.0], at_most=3, note="directory").to_doc()
     assert doc == {
         "name": "commit",
         "unit": "ms",
         "ours": 3.0,
         "baseline": 1.0,
         "ratio": 3.0,
+        "range": [2.0, 4.0],
         "target": "ours/baseline <= 3",
         "holds": True,
-        "samples": {"ours": [2.0, 3.0, 4.0], "baseline": [1.0]},
+        "samples": {"ours": [2.0, 3.0, 4.0], "baseline": [1.0, 1.0, 1.0]},
         "note": "directory",
     }
     json.dumps(doc)
@@ -50,8 +53,10 @@ def test_a_row_needs_one_target_and_samples() -> None:
         Row("x", "ms", [1.0], [1.0])
     with pytest.raises(ValueError, match="at_least or at_most"):
         Row("x", "ms", [1.0], [1.0], at_least=1, at_most=2)
-    with pytest.raises(ValueError, match="at least one sample"):
+    with pytest.raises(ValueError, match="no round was measured"):
         Row("x", "ms", [], [1.0], at_least=1)
+    with pytest.raises(ValueError, match="a sample of both sides"):
+        Row("x", "ms", [1.0, 2.0], [1.0], at_least=1)
 
 
 def test_a_baseline_of_nothing_is_no_division_by_zero() -> None:
@@ -67,3 +72,26 @@ def test_rows_are_the_modules_that_are_there(tmp_path: Path) -> None:
 def test_an_unknown_row_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--only", "no_such_row"]) == 2
     assert "no row no_such_row" in capsys.readouterr().err
+
+
+def test_rounds_are_taken_in_turns_and_the_order_changes() -> None:
+    taken: list[str] = []
+
+    def side(name: str) -> float:
+        taken.append(name)
+        return float(len(taken))
+
+    ours, baseline = interleave(3, lambda: side("a"), lambda: side("b"), warm=1)
+    assert "".join(taken) == "baabbaab"
+    assert len(ours) == len(baseline) == 3
+
+
+def test_written_per_changed_runs_small() -> None:
+    row = measure_written(rounds=1, mebibytes=2, share=0.1)
+    assert row.samples_baseline == [51 * 4096.0]
+    assert row.samples_ours[0] > row.samples_baseline[0]
+
+
+def test_capture_delay_queued_runs_small() -> None:
+    row = measure_delay(rounds=1, triggers=1, queued=5000)
+    assert len(row.samples_ours) == 1 and row.samples_ours[0] > 0

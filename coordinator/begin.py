@@ -17,8 +17,8 @@ from cutline.participant.transport_grpc import GrpcTransport
 from cutline.storage import Lease, Owner, Store, open_store, store_path
 from cutline.storage.verify import faults_of
 
+from .ending import await_ends
 from .launch import Launcher, ProcessLauncher
-from .recover import await_ends
 from .runner import LEASE_SECONDS, Coordinator, Settings
 
 __all__ = ("begin", "coordinate")

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -35,13 +34,13 @@ from cutline.participant.flight import FlightRecord, read_flight
 from cutline.participant.messages import pack_error
 from cutline.storage import CheckpointRow, Manifest, MemberImage
 
-from .launch import Ended, Launcher
+from .launch import Ended
 from .roster import Seat
 
 if TYPE_CHECKING:
     from .runner import Coordinator
 
-__all__ = ("Recoverer", "RETRIES", "KILLS", "await_ends")
+__all__ = ("Recoverer", "RETRIES", "KILLS")
 
 RETRIES = 3
 KILLS = 5
@@ -490,14 +489,3 @@ class Recoverer:
             self.undecidable[action.checkpoint] = action
             return
         c.feed(RowDecided(action.checkpoint, fate == "committed", "the catalog was away"))
-
-
-def await_ends(launcher: Launcher, seats: Iterable[Seat], patience: float) -> None:
-    """Waits until the participants have ended; ends those that do not within `patience` seconds."""
-    waiting = [seat for seat in seats if seat.launch and seat.member.name != DRIVER]
-    deadline = time.monotonic() + patience
-    while waiting and time.monotonic() < deadline:
-        waiting = [seat for seat in waiting if launcher.alive(seat)]
-        time.sleep(0.01)
-    for seat in waiting:
-        launcher.end(seat)

@@ -14,7 +14,6 @@ must not do so for ever: failures are counted per message in the catalog, outsid
 from __future__ import annotations
 
 import os
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 

@@ -11,6 +11,7 @@ starting.
 from __future__ import annotations
 
 import base64
+import os
 import signal
 import sys
 import threading
@@ -53,7 +54,9 @@ def _first_line(doc: dict[str, Any]) -> None:
 
 def _watch_driver(coordinator: Coordinator) -> None:
     def watch() -> None:
-        sys.stdin.buffer.read()
+        # Not through sys.stdin: its lock, held by a thread at exit, is fatal to the interpreter.
+        while os.read(sys.stdin.fileno(), 4096):
+            continue
         coordinator.post(lambda: coordinator.stop("the driver is gone"))
 
     threading.Thread(target=watch, name="cutline-driver-watch", daemon=True).start()

@@ -6,6 +6,7 @@ import os
 import shutil
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from cutline.participant.transport_grpc import GrpcTransport
 from cutline.storage import Lease, Owner, Store, open_store, store_path
 from cutline.storage.verify import faults_of
 
+from .client import Client
 from .ending import await_ends
 from .launch import Launcher, ProcessLauncher
 from .runner import LEASE_SECONDS, Coordinator, Settings
@@ -104,6 +106,7 @@ def begin(
 def _acquire(store: Store, system: str, driver_pid: int) -> Lease:
     owner = Owner.here("coordinator", driver_pid)
     deadline = time.monotonic() + _LEAVING
+    asked = False
     while True:
         try:
             return store.catalog.acquire_lease(system, owner, LEASE_SECONDS, time.time())
@@ -113,7 +116,16 @@ def _acquire(store: Store, system: str, driver_pid: int) -> Lease:
             leaving = holder == driver_pid or not _alive(int(holder or 0))
             if not leaving or time.monotonic() > deadline:
                 raise
+            if not asked and holder != driver_pid:
+                asked = True
+                _ask_to_leave(store, system)
             time.sleep(0.05)
+
+
+def _ask_to_leave(store: Store, system: str) -> None:
+    """A coordinator that outlives its driver for a while need not do so any longer."""
+    with suppress(CutlineError, TimeoutError), Client(store_path(store.url), system, timeout=2.0) as client:
+        client.request("leave", timeout=2.0)
 
 
 def _alive(pid: int) -> bool:

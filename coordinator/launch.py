@@ -14,18 +14,19 @@ import os
 import secrets
 import signal
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 import msgpack
 
+from cutline.errors import Misuse
 from cutline.participant.processes import Watch, process_alive, process_started, watch_exit
 from cutline.participant.zygote import ChildExited, Zygote
 
 from .roster import Seat
 
-__all__ = ("Ended", "Launcher", "ProcessLauncher", "launch_document")
+__all__ = ("Draining", "Ended", "Launcher", "ProcessLauncher", "launch_document")
 
 ENTRY = "cutline.participant.host_process:serve"
 
@@ -35,6 +36,12 @@ class Ended(NamedTuple):
 
     launch: str
     how: str
+
+
+class Draining(NamedTuple):
+    """The cluster is about to take a node away."""
+
+    node: str
 
 
 class Launcher(Protocol):
@@ -58,6 +65,13 @@ class Launcher(Protocol):
 
     def why_waiting(self, seat: Seat) -> str:
         """Why the seat's process has not begun to run, for people; empty if nobody knows."""
+
+    def leave(self, node: str, seats: Sequence[Seat]) -> None:
+        """From now on nothing is started on `node`; `seats` will have to be started elsewhere.
+
+        Raises:
+            Misuse: no such node, or one of them cannot be placed anywhere else.
+        """
 
     def end(self, seat: Seat) -> None:
         """Ends the seat's process, if it still is the one that was started."""
@@ -150,6 +164,10 @@ class ProcessLauncher:
     def why_waiting(self, seat: Seat) -> str:
         """See `Launcher.why_waiting`: a process runs at once."""
         return ""
+
+    def leave(self, node: str, seats: Sequence[Seat]) -> None:
+        """See `Launcher.leave`: there is nowhere else."""
+        raise Misuse("plain processes all run on this machine: there is no node to drain")
 
     def end(self, seat: Seat) -> None:
         """See `Launcher.end`: SIGKILL."""

@@ -12,23 +12,26 @@ from __future__ import annotations
 import os
 import secrets
 import threading
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import ray
 from ray.exceptions import RayActorError, RayError
 
-from cutline.errors import SpawnFailed
+from cutline.errors import Misuse, SpawnFailed
 from cutline.participant.host_ray import RayHost, cluster_name
 from cutline.participant.ray_options import decode_options, passed_options
 
-from .launch import Ended, launch_document
+from .launch import Draining, Ended, launch_document
+from .ray_nodes import NODE_LABEL, alive_nodes, draining_nodes
 from .roster import Seat
 
 __all__ = ("RayLauncher", "namespace_of", "host_options", "unmet", "wanted_resources")
 
 _POLL = 0.2
+_LOOK_AT_NODES = 1.0
 
 
 def namespace_of(system: str) -> str:
@@ -37,11 +40,18 @@ def namespace_of(system: str) -> str:
 
 
 def host_options(
-    options: Mapping[str, Any], *, name: str, system: str, env: Mapping[str, str], cluster: str
+    options: Mapping[str, Any],
+    *,
+    name: str,
+    system: str,
+    env: Mapping[str, str],
+    cluster: str,
+    left: Sequence[str] = (),
 ) -> dict[str, Any]:
     """The options of the Ray actor that hosts a participant.
 
-    Placement is passed on as the user gave it. Names, life time, restarts and concurrency are ours.
+    Placement is passed on as the user gave it, but for the nodes that were left. Names, life time, restarts
+    and concurrency are ours.
     """
     passed = passed_options(decode_options(options, cluster))
     environment = dict(passed.pop("runtime_env", {}))
@@ -49,6 +59,9 @@ def host_options(
     if "PYTHONPATH" in given:
         env = {**env, "PYTHONPATH": os.pathsep.join((env["PYTHONPATH"], given["PYTHONPATH"]))}
     environment["env_vars"] = {**given, **env}
+    if left:
+        labels = passed.get("label_selector") or {}
+        passed["label_selector"] = {NODE_LABEL: f"!in({','.join(left)})", **labels}
     return {
         "num_cpus": 0,
         **passed,
@@ -86,13 +99,20 @@ class RayLauncher:
     """`cutline.coordinator.launch.Launcher` on Ray. Ray must be connected in this process."""
 
     def __init__(
-        self, post: Callable[[Ended], None], common: Mapping[str, Any], *, folder: Path, hash_seed: int
+        self,
+        post: Callable[[Ended | Draining], None],
+        common: Mapping[str, Any],
+        *,
+        folder: Path,
+        hash_seed: int,
     ) -> None:
         self.program: dict[str, Any] = dict(common["program"])
         self.folder = folder
         self._common = dict(common)
         self._post = post
         self._env = {"PYTHONHASHSEED": str(hash_seed), "PYTHONPATH": os.pathsep.join(self.program["path"])}
+        self._left: dict[str, None] = {}
+        self._draining: dict[str, None] = {}
         self._actors: dict[str, Any] = {}
         self._refs: dict[Any, str] = {}
         self._lock = threading.Lock()
@@ -113,6 +133,7 @@ class RayLauncher:
             system=self._common["system"],
             env=self._env,
             cluster=cluster_name(),
+            left=list(self._left),
         )
         try:
             actor: Any = ray.remote(RayHost).options(**options).remote()
@@ -153,6 +174,26 @@ class RayLauncher:
         free: Any = ray.available_resources
         return unmet(wanted, total(), free())
 
+    def leave(self, node: str, seats: Sequence[Seat]) -> None:
+        """See `Launcher.leave`."""
+        nodes = alive_nodes()
+        if node not in nodes:
+            raise Misuse(f"there is no node {node!r} in the cluster; there are {', '.join(sorted(nodes))}")
+        left = {*self._left, *draining_nodes(), node}
+        others = [resources for other, resources in nodes.items() if other not in left]
+        for seat in seats:
+            options = decode_options(seat.options, cluster_name())
+            if _pinned(options, node):
+                raise Misuse(f"{seat.member.name!r} is pinned to node {node} by its options; it cannot move")
+            wanted = wanted_resources(options)
+            if not any(unmet(wanted, total, total) == "" for total in others):
+                raise Misuse(
+                    f"{seat.member.name!r} cannot leave node {node}: no other node has all that its options "
+                    f"ask for ({wanted or 'there is no other node'})",
+                    participant=seat.member.name,
+                )
+        self._left[node] = None
+
     def end(self, seat: Seat) -> None:
         """See `Launcher.end`."""
         with self._lock:
@@ -165,7 +206,11 @@ class RayLauncher:
         self._closed.set()
 
     def _watch(self) -> None:
+        look_at = 0.0
         while not self._closed.wait(0.0):
+            if time.monotonic() >= look_at:
+                look_at = time.monotonic() + _LOOK_AT_NODES
+                self._look_at_nodes()
             with self._lock:
                 references = list(self._refs)
             if not references:
@@ -175,8 +220,23 @@ class RayLauncher:
             for reference in done:
                 with self._lock:
                     launch = self._refs.pop(reference)
-                    self._actors.pop(launch, None)
-                self._post(Ended(launch, _how(reference)))
+                    actor = self._actors.pop(launch, None)
+                how = _how(reference)
+                if actor is not None:
+                    # One whose `run` has raised would stay, detached as it is.
+                    ray.kill(actor)
+                self._post(Ended(launch, how))
+
+    def _look_at_nodes(self) -> None:
+        for node in draining_nodes():
+            if node not in self._draining:
+                self._draining[node] = None
+                self._post(Draining(node))
+
+
+def _pinned(options: Mapping[str, Any], node: str) -> bool:
+    strategy = options.get("scheduling_strategy")
+    return getattr(strategy, "node_id", None) == node and not getattr(strategy, "soft", False)
 
 
 def _how(reference: Any) -> str:
@@ -184,6 +244,8 @@ def _how(reference: Any) -> str:
         ray.get(reference)
     except RayActorError as error:
         text = str(error)
+        if "exit_actor" in text:
+            return "exit status 0"
         return "exit status unknown to Ray" if not text else text.splitlines()[0][:200]
     except RayError as error:
         return f"{type(error).__name__}: {str(error).splitlines()[0][:200]}"

@@ -12,6 +12,7 @@ import secrets
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import ray
@@ -24,11 +25,16 @@ from cutline.participant.ray_refs import install
 
 from .begin import begin, coordinate
 from .launch_ray import RayLauncher, namespace_of
+from .ray_nodes import check_nodes, own_node, pinned_to
 from .ray_noise import OWN_PIDS, quiet_own_deaths
 
 __all__ = ("RayCoordinator", "RaySupervisor", "connect_ray")
 
 _TRIES = 5
+# Seconds that an actor without work stays for whoever wants its last answer.
+_LINGER = 5.0
+# Seconds within which the driver must tell a coordinator that has begun to run.
+_UNWANTED = 60.0
 
 
 def connect_ray() -> list[str]:
@@ -56,6 +62,7 @@ class RayCoordinator:
         try:
             check_versions(spec["ray"], ray.__version__, "the cluster")
             self.coordinator, self.store = begin(spec, RayLauncher)
+            self.unwanted = _exit_after(_UNWANTED)
         except Exception as error:
             return {"error": pack_error(error, participant="coordinator")}
         return {
@@ -66,7 +73,18 @@ class RayCoordinator:
 
     def run(self, spec: dict[str, Any]) -> str:
         """Coordinates until the end; returns why it ended."""
-        return coordinate(self.coordinator, self.store, spec)
+        self.unwanted.cancel()
+        reason = coordinate(self.coordinator, self.store, spec)
+        # Detached as it is, it would stay; the driver that ends it may be gone.
+        _exit_after(_LINGER)
+        return reason
+
+
+def _exit_after(seconds: float) -> threading.Timer:
+    timer = threading.Timer(seconds, os._exit, (0,))
+    timer.daemon = True
+    timer.start()
+    return timer
 
 
 class RaySupervisor:
@@ -78,7 +96,10 @@ class RaySupervisor:
         self.back: Callable[[dict[str, Any]], None] = lambda _doc: None
         self.stopping = False
         self.deaths: list[dict[str, Any]] = []
+        self._disconnected = False
         self.cluster = cluster_name()
+        self._env = {"PYTHONPATH": os.pathsep.join(spec["program"]["path"])}
+        check_nodes(Path(spec["store"]), Path(spec["run_folder"]), self._env)
         self.first = self._start(take_over=False)
         self._thread = threading.Thread(target=self._watch, name="cutline-supervisor", daemon=True)
         self._thread.start()
@@ -97,7 +118,9 @@ class RaySupervisor:
             "lifetime": "detached",
             "max_restarts": 0,
             "max_task_retries": 0,
-            "runtime_env": {"env_vars": {"PYTHONPATH": os.pathsep.join(self.spec["program"]["path"])}},
+            "runtime_env": {"env_vars": self._env},
+            # Near the driver, whose sockets it uses; elsewhere if that node is not for it.
+            "scheduling_strategy": pinned_to(own_node(), soft=True),
         }
         spec = {**self.spec, "take_over": take_over, "ray": ray.__version__}
         kind: Any = ray.remote(RayCoordinator)
@@ -117,7 +140,7 @@ class RaySupervisor:
             reason = self._outcome()
             if self.stopping:
                 return
-            if not ray.is_initialized():
+            if self._disconnected or not ray.is_initialized():
                 # Nothing of Ray's may be called now: it would start another cluster.
                 self.failed(
                     SystemStopped(
@@ -151,6 +174,10 @@ class RaySupervisor:
             reason: str = ray.get(self._run)
         except RayError:
             return None
+        except SystemExit:
+            # So Ray tells a thread that waits when the program calls ray.shutdown.
+            self._disconnected = True
+            return None
         return reason
 
     def stop(self, patience: float = 10.0) -> None:
@@ -159,9 +186,9 @@ class RaySupervisor:
         if not ray.is_initialized():
             return
         try:
-            done, _ = ray.wait([self._run], timeout=patience)
-            if not done:
-                ray.kill(self._actor)
+            ray.wait([self._run], timeout=patience)
+            # With its answer there, or without.
+            ray.kill(self._actor)
         except RayError as error:
             # Ray itself is gone, and all that it ran.
             self._doc["error_at_stop"] = str(error)

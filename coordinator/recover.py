@@ -397,6 +397,7 @@ class Recoverer:
                 c.say(seat.link, "resume", checkpoint=action.checkpoint, roster=roster, skips=skips)
         c.imaged = set(action.roster)
         c.trigger.last_begin = c.now()
+        c.mover.resumed()
 
     def keep(self, seat: Seat) -> None:
         """The catalog learns where a participant is."""

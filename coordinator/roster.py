@@ -35,6 +35,7 @@ class Seat:
     deaths: int = 0
     # Why it is ended though it never came up.
     overdue: str = ""
+    node: str = ""
 
     def to_doc(self) -> dict[str, Any]:
         """What the catalog keeps, so that a new coordinator finds the process again."""
@@ -46,6 +47,7 @@ class Seat:
             "started": self.started,
             "address": self.address,
             "flight": self.flight,
+            "node": self.node,
         }
 
     @classmethod
@@ -60,6 +62,7 @@ class Seat:
             started=doc["started"],
             address=doc["address"],
             flight=doc["flight"],
+            node=doc.get("node", ""),
         )
 
 

@@ -41,7 +41,7 @@ from cutline.participant.transport import Drained, Link, LinkDown, LinkRefused, 
 from cutline.storage import Lease, Manifest, Store
 from cutline.storage.catalog import CheckpointRow, Fate
 
-from .launch import Ended, Launcher
+from .launch import Draining, Ended, Launcher
 from .roster import Roster
 from .trigger import Start, Trigger
 
@@ -69,6 +69,8 @@ class Settings:
     rollback_grace: float = 30.0
     max_deaths: int = 20
     spawn_timeout: float = 60.0
+    # Where the system outlives its driver's process: seconds until it stops without one. None: it does not.
+    driver_grace: float | None = None
     break_mode: str = ""
     check_awaits: bool = False
 
@@ -108,8 +110,10 @@ class Coordinator:
         now: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
     ) -> None:
-        # These two halves of the shell need the whole of it.
+        # These parts of the shell need the whole of it.
         from .committer import Committer
+        from .moving import Mover
+        from .parting import Parting
         from .recover import Recoverer
         from .service import Service
 
@@ -150,6 +154,8 @@ class Coordinator:
         self.recoverer = Recoverer(self)
         self.service = Service(self)
         self.committer = Committer(self)
+        self.mover = Mover(self)
+        self.parting = Parting(self)
 
     def attach(self, transport: Transport, launcher: Launcher) -> None:
         """Gives the coordinator what moves its bytes and starts its processes."""
@@ -220,6 +226,7 @@ class Coordinator:
             self._repeat_initiate()
         self.recoverer.tick()
         self.service.tick()
+        self.parting.tick()
         self.begin_due()
 
     def _take(self, event: Any) -> None:
@@ -234,7 +241,10 @@ class Coordinator:
             if event.link in self.clients:
                 self.clients.remove(event.link)
         elif isinstance(event, Ended):
-            self.recoverer.ended(event)
+            if not self.mover.took(event):
+                self.recoverer.ended(event)
+        elif isinstance(event, Draining):
+            self.mover.drained_by_cluster(event.node)
         elif callable(event):
             event()
         elif not isinstance(event, (Drained, LinkRefused)):
@@ -408,6 +418,7 @@ class Coordinator:
             label=entry.start.label,
             summary={key: value for key, value in entry.summary.items() if key != "extra"},
         )
+        self.mover.decided(action.committed)
 
     def _sweep(self) -> None:
         try:
@@ -469,6 +480,7 @@ class Coordinator:
             for ticket in self.trigger.queue:
                 self.refuse(ticket.ticket, SystemHalted(self.halted["text"]))
             self.trigger.queue.clear()
+            self.mover.halted(self.halted["text"])
         for seat in self.roster:
             self.say(seat.link, "halt", **self.halted)
 

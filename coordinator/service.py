@@ -60,7 +60,7 @@ class Service:
         if seat.link is not None and seat.link is not link:
             seat.link.close()
         seat.link, seat.pid, seat.started = link, doc["pid"], doc["started"]
-        seat.address = doc["address"]
+        seat.address, seat.node = doc["address"], doc["node"]
         c.notice("joined", name=member.name, pid=seat.pid)
         self._seated(seat, doc)
 
@@ -214,6 +214,10 @@ class Service:
                 self._checkpoint(ticket, doc.get("label") if what == "savepoint" else None)
             elif what == "status":
                 c.reply(ticket, self.status())
+            elif what == "drain":
+                c.mover.drain(doc["node"], ticket)
+            elif what == "leave":
+                c.parting.leave(ticket)
             elif what == "stop":
                 c.reply(ticket, {"checkpoint": c.committed})
                 c.stop("stopped")
@@ -259,6 +263,7 @@ class Service:
                 seat.member.name: {
                     "phase": seat.phase,
                     "pid": seat.pid,
+                    "node": seat.node,
                     "class": seat.class_name,
                     "running": seat.beat.get("running", ""),
                     "held": seat.beat.get("held", 0.0),

@@ -59,6 +59,7 @@ def start(
     keep: int = 10,
     checkpoint_timeout: float = 60.0,
     spawn_timeout: float = 60.0,
+    driver_grace: float = 30.0,
     fresh: bool = False,
     restore: str | None = None,
     quiet: bool = False,
@@ -80,6 +81,8 @@ def start(
             count.
         spawn_timeout: seconds that a participant's process may take to come up, waiting for resources
             of the cluster included; SpawnFailed after them, naming what is not there.
+        driver_grace: on a Ray cluster that outlives this program: seconds after which the system stops when
+            the program has ended without stopping it. A program that is started again need not wait.
         fresh: begin anew even if there is something to resume. Nothing old is deleted.
         restore: a checkpoint id or a savepoint's label: begin a new lineage from there. Inputs that were
             logged after it are not delivered again.
@@ -92,6 +95,7 @@ def start(
         listen: where the coordinator listens: ``unix:`` (a private socket) or ``127.0.0.1:PORT``.
 
     Raises:
+        StoreNotShared: a node of the Ray cluster does not see the folder; the message names it.
         StoreInUse: a live system of that name owns the folder; the message names its process.
         NewerFormat, StoreNotWritable, StoreFull: the folder cannot be used.
         CheckpointNotFound: `restore` names nothing.
@@ -104,6 +108,7 @@ def start(
         _log.addHandler(handler)
         _log.setLevel(logging.INFO)
     folder = Path(storage).absolute()
+    chosen = _runtime(runtime)
     settings = {
         "system": name,
         "interval": interval,
@@ -112,6 +117,8 @@ def start(
         "keep": keep,
         "checkpoint_timeout": checkpoint_timeout,
         "spawn_timeout": spawn_timeout,
+        # Plain processes notice the end of the driver's pipe.
+        "driver_grace": driver_grace if chosen == "ray" else None,
         "check_awaits": check_awaits,
         "break_mode": break_mode,
     }
@@ -121,7 +128,7 @@ def start(
         "token": secrets.token_hex(16),
         "driver_pid": os.getpid(),
         "listen": listen,
-        "runtime": _runtime(runtime),
+        "runtime": chosen,
         "run_folder": tempfile.mkdtemp(prefix="cutline-run-"),
         "program": describe_program(),
         "fresh": fresh,
@@ -314,6 +321,19 @@ class System:
         """The committed checkpoints of this system, oldest first, with their figures."""
         rows: list[Any] = self.store.catalog.checkpoints(self.name)
         return rows
+
+    def drain(self, node: str, timeout: float = 120.0) -> dict[str, str]:
+        """Moves all participants off a node of the cluster; returns where each of them is now.
+
+        A checkpoint is taken first; what is done after it is done again elsewhere. Nothing is started on
+        that node any more. Ray's own draining of a node (``ray drain-node``, preemption) does the same.
+
+        Raises:
+            Misuse: there is no such node, or somebody's options allow no other; the message names both.
+            TimeoutError: not everybody was elsewhere in `timeout` seconds.
+        """
+        places: dict[str, str] = self._request("drain", timeout, node=node)
+        return places
 
     def status(self) -> dict[str, Any]:
         """What is going on: phase and process of each participant, the newest checkpoint, "

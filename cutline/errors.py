@@ -23,6 +23,7 @@ Classes are cut by what the reader of the error would do next::
     │   ├── NewerFormat              written by a newer Cutline
     │   ├── StoreNotWritable         (PermissionError)
     │   ├── StoreFull                no space left
+    │   ├── StoreNotShared           a node of the cluster does not see the storage folder
     │   ├── BlobExists               (FileExistsError) conditional create lost
     │   ├── BlobNotFound             (FileNotFoundError)
     │   ├── Corrupt                  bytes that do not have the hash they must have
@@ -72,6 +73,7 @@ __all__ = (
     "NewerFormat",
     "StoreNotWritable",
     "StoreFull",
+    "StoreNotShared",
     "BlobExists",
     "BlobNotFound",
     "Corrupt",
@@ -194,6 +196,10 @@ class StoreNotWritable(StorageError, PermissionError):
 
 class StoreFull(StorageError):
     """No space left for the store."""
+
+
+class StoreNotShared(StorageError):
+    """A node of the cluster does not see the storage folder that the driver sees."""
 
 
 class BlobExists(StorageError, FileExistsError):

@@ -17,6 +17,7 @@ from typing import Any
 import msgpack
 
 from cutline.barrier import Member
+from cutline.errors import StoreNotShared
 from cutline.storage import open_blobs, store_path
 from cutline.storage.image import ImageRef
 
@@ -38,11 +39,18 @@ BEAT_SECONDS = 1.0
 _log = logging.getLogger("cutline")
 
 
-def serve(raw: bytes, kind: type[Runner] = Runner) -> int:
-    """The entry of a participant process; `raw` is the launch document the coordinator made."""
+def serve(raw: bytes, kind: type[Runner] = Runner, node: str = "") -> int:
+    """The entry of a participant process; `raw` is the launch document the coordinator made.
+
+    Args:
+        node: which machine of a cluster this is.
+
+    Raises:
+        StoreNotShared: this process does not see the storage folder of the system that launched it.
+    """
     spec = msgpack.unpackb(raw, strict_map_key=False)
     install_program(spec["program"])
-    runner = build(spec, kind)
+    runner = build(spec, kind, node)
     begin(runner, spec)
     runner.address = runner.transport.start()
     stop_beat = start_beat(runner)
@@ -55,7 +63,7 @@ def serve(raw: bytes, kind: type[Runner] = Runner) -> int:
     return 0
 
 
-def build(spec: Mapping[str, Any], kind: type[Runner] = Runner) -> Runner:
+def build(spec: Mapping[str, Any], kind: type[Runner] = Runner, node: str = "") -> Runner:
     """The runner of a launch document, with its transport and persister."""
     blobs = open_blobs(spec["store"])
     member = Member(*spec["member"])
@@ -68,6 +76,7 @@ def build(spec: Mapping[str, Any], kind: type[Runner] = Runner) -> Runner:
         launch=spec["launch"],
         check_awaits=spec["check_awaits"],
         started=process_started(os.getpid()),
+        node=node,
     )
     folder = store_path(spec["store"])
     token = spec["token"]
@@ -77,6 +86,15 @@ def build(spec: Mapping[str, Any], kind: type[Runner] = Runner) -> Runner:
         # Another run's coordinator has another token: it is not ours to talk to.
         return endpoint.address if endpoint is not None and endpoint.token == token else ""
 
+    if not coordinator():
+        # The coordinator wrote that file before it launched anybody.
+        raise StoreNotShared(
+            f"participant {member.name!r} was started on {node or 'this machine'}, where the storage "
+            f"folder {folder} is another one, or not there: its checkpoints would be lost. Mount the "
+            "driver's folder there, or keep participants away from that node (resources, label_selector)",
+            participant=member.name,
+            node=node,
+        )
     runner = kind(setup, blobs, coordinator, flight=Flight(Path(spec["flight"])), classes=MethodTable())
     transport = GrpcTransport(
         token, runner.post, spec["listen"], member.name, greeting=lambda: runner.peers.greeting()

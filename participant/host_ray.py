@@ -12,6 +12,7 @@ with an empty state. The coordinator starts a new one from the newest cut.
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 
 import ray
 import ray.actor
@@ -59,8 +60,12 @@ class RayHost:
     def run(self, document: bytes) -> int:
         """The participant, from birth or restore to its end; see `host_process.serve`."""
         install()
+        leave: Callable[[], None] = ray.actor.exit_actor
         ray.actor.exit_actor = refuse_exit
-        return serve(document, RayRunner)
+        status = serve(document, RayRunner, ray.get_runtime_context().get_node_id())
+        # A detached actor outlives its last call; this one has nothing left to do.
+        leave()
+        return status
 
     def watch(self) -> int:
         """Queued behind `run`: it never runs, and its call fails when the process dies."""

@@ -91,6 +91,7 @@ class Liaison:
             pid=runner.setup.pid,
             started=runner.setup.started,
             class_name=runner.setup.class_name,
+            node=runner.setup.node,
             error=runner.birth_error,
             reason=runner.birth_reason,
             at=runner.attempted,

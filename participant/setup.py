@@ -25,3 +25,5 @@ class Setup:
     pid: int = field(default_factory=os.getpid)
     started: float = 0.0
     check_awaits: bool = False
+    # The machine of a cluster that it runs on; empty where there is only one.
+    node: str = ""

@@ -151,7 +151,9 @@ def _lineage(store: Store, lease: Lease, system: str, spec: dict[str, Any]) -> t
         return catalog.create_lineage(lease, (row.lineage, row.checkpoint)), "resume"
     if head is None or spec["fresh"]:
         return catalog.create_lineage(lease, None), "begin"
-    if catalog.checkpoints(system, lineage=head):
+    forked = any(row.lineage == head and row.origin is not None for row in catalog.lineages(system))
+    if forked or catalog.checkpoints(system, lineage=head):
+        # A fork without a cut of its own goes on from its origin's.
         return head, "resume"
     # It crashed before cut 0: nothing was ever acknowledged.
     return catalog.create_lineage(lease, None), "begin"

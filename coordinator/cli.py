@@ -18,7 +18,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from cutline.errors import CutlineError
+from cutline.errors import CutlineError, NotAStore
 from cutline.storage import Store, open_store
 
 from .client import Client
@@ -53,7 +53,10 @@ def _plainly(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _store(folder: Path) -> Store:
-    return open_store(str(folder.absolute()), create=False)
+    try:
+        return open_store(str(folder.absolute()), create=False)
+    except NotAStore:
+        raise NotAStore(f"{folder} holds no checkpoints; name the storage folder with --storage") from None
 
 
 @app.command()
@@ -94,7 +97,15 @@ def list_(
     as_json: Annotated[bool, typer.Option("--json", help="One JSON document.")] = False,
 ) -> None:
     """The committed checkpoints of a system, oldest first."""
-    rows = _store(storage).catalog.checkpoints(name)
+    catalog = _store(storage).catalog
+    rows = catalog.checkpoints(name)
+    if not rows and catalog.systems():
+        there = ", ".join(catalog.systems())
+        _errors.print(
+            f"no checkpoints of system {name!r}; in {storage} there are: {there} (choose with --name)",
+            markup=False,
+            highlight=False,
+        )
     if as_json:
         print(json.dumps([_row_doc(row) for row in rows]))
         return

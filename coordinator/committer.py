@@ -76,7 +76,8 @@ class Committer:
             if action.commit:
                 assert entry.manifest is not None
                 entry.summary["duration_ms"] = (c.now() - entry.began) * 1000
-                c.store.commit_cut(c.lease, entry.manifest, entry.summary, c.wall())
+                # The record beside the manifest is written by the sweep, after everybody has heard.
+                c.store.commit_cut(c.lease, entry.manifest, entry.summary, c.wall(), record=False)
                 return RowDecided(action.checkpoint, True, "")
             c.catalog.abort(c.lease, c.lineage, action.checkpoint, action.reason, c.wall())
             return RowDecided(action.checkpoint, False, action.reason)

@@ -39,7 +39,9 @@ def main() -> int:
         return 1
     _watch_driver(coordinator)
     try:
-        _first_line({"lineage": coordinator.lineage, "resumed": coordinator.resumed})
+        about: dict[str, Any] = {"lineage": coordinator.lineage, "resumed": coordinator.resumed}
+        about["damaged"] = coordinator.damage
+        _first_line(about)
     except BrokenPipeError:
         # The driver died while this began: what was begun is to be ended in order.
         coordinator.stop("the driver is gone")

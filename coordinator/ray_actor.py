@@ -68,6 +68,7 @@ class RayCoordinator:
         return {
             "lineage": self.coordinator.lineage,
             "resumed": self.coordinator.resumed,
+            "damaged": self.coordinator.damage,
             "pid": os.getpid(),
         }
 

@@ -279,7 +279,9 @@ class Recoverer:
             return
         c.service.spawns_known = False
         for fault in damage:
+            c.damage.append(str(fault))
             c.notice("damaged", text=str(fault))
+        self.reason = reason
         self.row = row
         self.floor = max(c.newest, row.checkpoint, max((r.checkpoint for r in c._rows()), default=0))
         c.newest = self.floor
@@ -413,6 +415,7 @@ class Recoverer:
             checkpoint=checkpoint,
             age=c.wall() - (self.row.decided_at or c.wall()),
             causes=self.causes,
+            reason=self.reason,
             lost=lost,
             rolled_back_messages=messages,
             handlers_rerun=reruns,

@@ -148,6 +148,7 @@ class Coordinator:
         self.halted: dict[str, Any] | None = None
         self.ended: str | None = None
         self.clients: list[Link] = []
+        self.damage: list[str] = []
         self.lease_at = now()
         self.tick_at = now()
         self.repeat_at = now()

@@ -185,6 +185,8 @@ class System:
         self._port.numbers_from(self._runner.desk.next_number)
         self._undo = bound_port(self._port, thread_only=False)
         atexit.register(self._at_exit)
+        for text in self._supervisor.first.get("damaged", ()):
+            self._say(f"passed over: {text}")
         if self.resumed:
             self._say(
                 f"resumed from checkpoint {self.resumed} ({len(self._runner.known_names) - 1} participants)"
@@ -368,6 +370,10 @@ class System:
                 f"{lost} lost, all back at checkpoint {doc['checkpoint']} ({doc['age']:.1f} s old), "
                 f"{doc['in_flight']} in-flight messages re-delivered, going on"
             )
+        elif what == "recovered" and doc["reason"] not in ("", "resume"):
+            self._say(f"{doc['reason']}: all back at checkpoint {doc['checkpoint']}, going on")
+        elif what == "damaged":
+            self._say(f"passed over: {doc['text']}")
         elif what == "aborted":
             self._say(f"checkpoint {doc['checkpoint']} was aborted: {doc['reason']}")
         elif what in ("catalog_unreachable", "sweep_failed"):

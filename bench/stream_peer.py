@@ -19,7 +19,7 @@ from typing import Any
 
 from bench.sender_receiver import CHUNK, Receiver, send_chunk
 from cutline.barrier.channel import FRAME_BYTES, FRAME_MESSAGES
-from cutline.participant.messages import decode_frame, encode_tell, pack_arguments, unpack_arguments
+from cutline.participant.messages import are_plain, encode_tell, pack_arguments, read_frame, unpack_arguments
 from cutline.participant.transport import Link, LinkUp, PacketIn
 from cutline.participant.transport_grpc import GrpcTransport
 
@@ -36,7 +36,8 @@ class _Stub:
         self.take = self
 
     def tell(self, *args: Any) -> None:
-        arguments = pack_arguments(args, {}, participant="sender", where="arguments of take")
+        plain = are_plain(args, {})
+        arguments = args if plain else pack_arguments(args, {}, participant="sender", where="arguments")
         self.out.append(encode_tell("take", arguments))
 
 
@@ -70,9 +71,12 @@ def _receive() -> None:
             event = events.get()
             if not isinstance(event, PacketIn):
                 continue
-            for _kind, _number, method, packed in decode_frame(event.payload):
-                args, kwargs = unpack_arguments(packed, participant="receiver", live=live)
-                methods[method](*args, **kwargs)
+            for _kind, _number, method, packed in read_frame(event.payload):
+                if type(packed) is list:
+                    methods[method](*packed)
+                else:
+                    args, kwargs = unpack_arguments(packed, participant="receiver", live=live)
+                    methods[method](*args, **kwargs)
         _say(count=receiver.count, bytes=receiver.bytes, ended=receiver.ended)
     transport.close()
 

@@ -6,16 +6,19 @@ still before the next boundary, hence in no capture and in no packet before it. 
 then raised never leaves.
 
 A run ends at the end of its frame, when an event waits (a marker must not wait for a frame), and after
-FLUSH_AFTER seconds, so that acks and frames travel while a long frame is handled.
+FLUSH_AFTER seconds, so that acks and frames travel while a long frame is handled. Reading the clock costs
+as much as a cheap handler, so it is read once per *batch*: one message, and up to MOST_UNTIMED while all
+of the last batch took less than CHEAP seconds.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from cutline.barrier.channel import Incoming
-from cutline.barrier.messages import Frame
+from cutline.barrier.messages import Member
 
 from . import failures
 from .desk import HandlerRaised
@@ -28,50 +31,100 @@ if TYPE_CHECKING:
 __all__ = ("handle_run", "FLUSH_AFTER")
 
 FLUSH_AFTER = 0.002
+CHEAP = 0.0001
+MOST_UNTIMED = 16
 
 
-def handle_run(runner: Runner, channel: Incoming, frame: Frame, messages: list[list[Any]]) -> None:
-    """Handles messages of `frame`, the oldest of `channel`, from the first that was not processed."""
-    desk, peer, skips = runner.desk, channel.peer, runner.skips
-    step, sent, leaving = desk.handle, desk.out, runner.leaving
-    empty, now = runner.queue.empty, runner.now
-    until = now() + FLUSH_AFTER
-    first = sequence = channel.processed + 1
-    others = 0
-    runner.flight.open(desk.handled, desk.handlers, runner.handlers_run, peer, first)
-    progress = runner.flight.words
+def handle_run(runner: Runner, channel: Incoming, rest: Iterator[list[Any]]) -> None:
+    """Handles messages of the oldest frame of `channel`; `rest` are those that were not processed."""
+    desk, now = runner.desk, runner.now
+    first = channel.processed + 1
+    run = _Run(runner, channel.peer, first)
+    read = now()
+    until = read + FLUSH_AFTER
+    batch = 1
     try:
-        for message in islice(messages, first - frame.first, None):
-            progress[IN_HAND] = sequence
-            if skips and (peer.name, peer.birth, sequence) in skips:
-                failures.bury(runner, peer, sequence, message)
-            else:
-                step(peer, message)
-            progress[DONE] = sequence
-            sequence += 1
-            if message[0] > TELL:
-                others += 1
-                calls = sequence - first - others
-                runner.flight.open(
-                    desk.handled + calls + others,
-                    desk.handlers + calls,
-                    runner.handlers_run + calls,
-                    peer,
-                    sequence,
-                )
-            if sent:
-                leaving += sent
-                sent.clear()
-            if not empty() or now() >= until:
-                break
+        while run.handle(rest, batch):
+            before, read = read, now()
+            if read >= until:
+                return
+            batch = min(2 * batch, MOST_UNTIMED) if read - before < CHEAP else 1
+        if run.sequence == first:
+            raise AssertionError(f"a frame from {run.peer.name} ends before its message {first}")
     except HandlerRaised as failure:
-        failures.report(runner, failure, peer, sequence)
+        failures.report(runner, failure, run.peer, run.sequence)
     finally:
-        handled = sequence - first
-        channel.processed = sequence - 1
+        desk.in_handler = ""
+        channel.processed = run.sequence - 1
+        handled = run.sequence - first
         desk.handled += handled
-        desk.handlers += handled - others
+        desk.handlers += handled - run.others
         runner.handled_total += handled
-        runner.handlers_run += handled - others
-        if leaving:
-            runner.release(leaving)
+        runner.handlers_run += handled - run.others
+        if runner.leaving:
+            runner.release(runner.leaving)
+
+
+class _Run:
+    """Where a run stands: the number of its next message, and how many of those before were no calls."""
+
+    __slots__ = ("runner", "peer", "first", "sequence", "others")
+
+    def __init__(self, runner: Runner, peer: Member, first: int) -> None:
+        self.runner = runner
+        self.peer = peer
+        self.first = self.sequence = first
+        self.others = 0
+        self._record()
+
+    def _record(self) -> None:
+        """Opens a new row of the flight recorder, which counts calls alone."""
+        runner, desk = self.runner, self.runner.desk
+        handled = self.sequence - self.first
+        calls = handled - self.others
+        runner.flight.open(
+            desk.handled + handled,
+            desk.handlers + calls,
+            runner.handlers_run + calls,
+            self.peer,
+            self.sequence,
+        )
+
+    def handle(self, rest: Iterator[list[Any]], most: int) -> bool:
+        """Handles so many messages; false if an event waits or none is left."""
+        runner, peer, sequence = self.runner, self.peer, self.sequence
+        desk, skips, leaving = runner.desk, runner.skips, runner.leaving
+        methods, sent, after = desk.sync_methods, desk.out, desk.after
+        progress = runner.flight.words
+        began = sequence
+        try:
+            for message in islice(rest, most):
+                progress[IN_HAND] = sequence
+                kind, _number, method, packed = message
+                if skips and (peer.name, peer.birth, sequence) in skips:
+                    failures.bury(runner, peer, sequence, message)
+                elif kind == TELL and type(packed) is list and method in methods:
+                    # What desk.handle would do, for the message that there are most of.
+                    desk.in_handler = method
+                    try:
+                        methods[method](*packed)
+                    except Exception as error:
+                        raise HandlerRaised(method, error) from error
+                    if after:
+                        desk.drain()
+                else:
+                    desk.handle(peer, message)
+                progress[DONE] = sequence
+                sequence += 1
+                if kind > TELL:
+                    self.others += 1
+                    self.sequence = sequence
+                    self._record()
+                if sent:
+                    leaving += sent
+                    sent.clear()
+                if runner.called:
+                    return False
+        finally:
+            self.sequence = sequence
+        return sequence - began == most

@@ -8,7 +8,7 @@ everything else as a pickle made by `cutline.participant.pickling`, which names 
 from __future__ import annotations
 
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import msgpack
@@ -24,6 +24,7 @@ __all__ = (
     "CHASE",
     "are_plain",
     "decode_frame",
+    "read_frame",
     "encode_ask",
     "encode_tell",
     "encode_answer",
@@ -153,8 +154,16 @@ def encode_chase(number: int, owned: int) -> bytes:
     return packed
 
 
-def decode_frame(body: bytes) -> list[list[Any]]:
-    """The messages of a frame's body."""
+def read_frame(body: bytes, skip: int = 0) -> Iterator[list[Any]]:
+    """The messages of a frame's body, each decoded when its turn comes, without the first `skip`."""
     unpacker = msgpack.Unpacker(max_buffer_size=max(len(body), 1), max_bin_len=max(len(body), 1))
     unpacker.feed(body)
-    return list(unpacker)
+    for _ in range(skip):
+        unpacker.skip()
+    messages: Iterator[list[Any]] = iter(unpacker)
+    return messages
+
+
+def decode_frame(body: bytes) -> list[list[Any]]:
+    """The messages of a frame's body."""
+    return list(read_frame(body))

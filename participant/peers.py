@@ -21,6 +21,8 @@ __all__ = ("Peers",)
 
 _RETRY = 0.05
 _BACKLOG = 8 * 1024 * 1024
+# Seconds: how long an ack of a busy participant may wait for a later one to take its place.
+ACK_AFTER = 0.01
 
 
 class Peers:
@@ -36,6 +38,8 @@ class Peers:
         self.links: dict[Member, list[Link]] = {}
         self.dialing: dict[Member, float] = {}
         self.retries: dict[Member, float] = {}
+        self.acks: dict[Member, bytes] = {}
+        self._acked_at = 0.0
 
     def greeting(self, to: Member | None = None) -> bytes:
         """What a link says first: who speaks, to whom, in which protocol."""
@@ -125,7 +129,22 @@ class Peers:
             if sender is not None and links:
                 sender.budget = _BACKLOG - links[0].backlog
 
+    def send_acks(self, *, at_once: bool) -> None:
+        """Sends the newest ack for each peer. Positions are absolute, so it stands for those before it.
+
+        While there is work, acks leave in bulk: each costs both ends as much as dozens of messages.
+        """
+        if not self.acks or (not at_once and self.now() - self._acked_at < ACK_AFTER):
+            return
+        for peer, packet in self.acks.items():
+            link = self.link(peer)
+            if link is not None:
+                link.send_control(packet)
+        self.acks.clear()
+        self._acked_at = self.now()
+
     def new_epoch(self) -> None:
         """Addresses may have changed; links of survivors go on."""
         self.addresses.clear()
         self.retries.clear()
+        self.acks.clear()

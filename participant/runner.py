@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import queue
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from cutline.barrier import Endpoint, LocalSnapshot, Member, Stamp
@@ -48,7 +48,7 @@ from .handle import bound_port
 from .handling import FLUSH_AFTER, handle_run
 from .imaging import revive
 from .liaison import COORDINATOR, Liaison
-from .messages import decode_frame
+from .messages import read_frame
 from .method_table import MethodTable
 from .outbox import OutboxLimit
 from .peers import Peers
@@ -60,9 +60,6 @@ from .shutter import Shutter
 from .transport import Drained, LinkDown, LinkRefused, LinkUp, PacketIn, Transport
 
 __all__ = ("Runner", "Setup")
-
-# Seconds: acks and frames wait no longer than this, however many events come in.
-FLUSH_LATEST = 0.05
 
 
 class Runner:
@@ -91,6 +88,7 @@ class Runner:
         self._unbind: Callable[[], None] = lambda: None
         self.purity = Purity(lambda: self.instance, every=setup.check_awaits)
         self.queue: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self.called = False
         self.phase = "starting"
         self.tainted = False
         self.ended: str | None = None
@@ -111,7 +109,7 @@ class Runner:
         self.unresolved: dict[str, list[bytes]] = {}
         self.skips: failures.Skips = {}
         self.open_frame: Any = None
-        self.open_messages: list[list[Any]] = []
+        self.open_messages: Iterator[list[Any]] = iter(())
         self.leaving: list[tuple[str | Member, bytes]] = []
         self.last_flush = 0.0
         self.handled_total = 0
@@ -128,6 +126,7 @@ class Runner:
     def post(self, event: Any) -> None:
         """Takes an event from any thread."""
         self.queue.put(event)
+        self.called = True
 
     # -- beginnings ------------------------------------------------------------------------
 
@@ -266,16 +265,15 @@ class Runner:
             self._work(endpoint)
         if self.phase == "running":
             idle = endpoint.head is None and self.queue.empty()
-            if idle or self.now() - self.last_flush >= (FLUSH_AFTER if self.queue.empty() else FLUSH_LATEST):
-                self._flush()
-
-    def _flush(self) -> None:
-        assert self.endpoint is not None
-        self.last_flush = self.now()
-        self.peers.set_budgets(self.endpoint)
-        self.feed(Flush())
+            if idle or self.now() - self.last_flush >= FLUSH_AFTER:
+                self.last_flush = self.now()
+                self.peers.set_budgets(endpoint)
+                self.feed(Flush())
+                self.peers.send_acks(at_once=idle)
 
     def _take_events(self, wait: float) -> None:
+        # Set again by whatever is put from here on; at worst for nothing.
+        self.called = False
         try:
             event = self.queue.get(timeout=wait) if wait > 0 else self.queue.get_nowait()
         except queue.Empty:
@@ -375,8 +373,8 @@ class Runner:
         frame = channel.frames[0]
         if self.open_frame is not frame:
             self.open_frame = frame
-            self.open_messages = decode_frame(frame.body)
-        handle_run(self, channel, frame, self.open_messages)
+            self.open_messages = read_frame(frame.body, channel.processed + 1 - frame.first)
+        handle_run(self, channel, self.open_messages)
         if channel.processed == frame.last:
             endpoint.consumed()
 
@@ -475,9 +473,7 @@ class Runner:
                     stamp = self._stamp(action.peer)
                     link.send(pack_frame(stamp, action.marks, action.committed, action.frame))
             elif isinstance(action, SendAck):
-                link = self.peers.link(action.peer)
-                if link is not None:
-                    link.send_control(pack_ack(self._stamp(action.peer), action.positions))
+                self.peers.acks[action.peer] = pack_ack(self._stamp(action.peer), action.positions)
             elif isinstance(action, SendMarker):
                 link = self.peers.link(action.peer)
                 if link is not None:

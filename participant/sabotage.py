@@ -1,13 +1,15 @@
 """Breaks Cutline on purpose, so that a demonstration can show that its comparison can fail.
 
-``drop-channel-state``: a restore forgets the messages that were queued in the cut. ``forget-dedup``: a
-frame that comes twice is handled twice. Never used unless the demo's ``--break`` asks for it.
+``drop-channel-state``: a restore forgets the messages that were queued in the cut. ``forget-dedup``: the
+network doubles a frame now and then, and a frame that comes twice is handled twice. Never used unless the
+demo's ``--break`` asks for it.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
+from cutline.barrier.actions import EndpointAction, SendFrame
 from cutline.barrier.events import EndpointEvent, FrameArrived
 
 from .messages import decode_frame
@@ -15,6 +17,7 @@ from .runner import Runner
 
 __all__ = ("sabotage", "MODES")
 
+DOUBLED_EVERY = 40
 MODES = ("drop-channel-state", "forget-dedup", "skip-participant")
 
 
@@ -40,7 +43,17 @@ def _drop_channel_state(runner: Runner) -> None:
 
 
 def _forget_dedup(runner: Runner) -> None:
-    feed = runner.feed
+    feed, perform = runner.feed, runner._perform
+    frames = 0
+
+    def perform_twice(actions: list[EndpointAction]) -> None:
+        nonlocal frames
+        perform(actions)
+        for action in actions:
+            if isinstance(action, SendFrame):
+                frames += 1
+                if frames % DOUBLED_EVERY == 0:
+                    perform([action])
 
     def feed_twice(event: EndpointEvent) -> None:
         twice = False
@@ -54,3 +67,4 @@ def _forget_dedup(runner: Runner) -> None:
                 runner.desk.handle(event.stamp.sender, message)
 
     runner.feed = feed_twice  # type: ignore
+    runner._perform = perform_twice  # type: ignore

@@ -476,10 +476,14 @@ class Recoverer:
             seat = c.roster.get(member.name)
             if seat is None or member.name == DRIVER or seat.phase == "starting":
                 continue
-            if not c.launcher.alive(seat):
+            if c.launcher.alive(seat):
+                c.launcher.end(seat)
+            elif seat.launch:
+                self.ended(Ended(seat.launch, "its process has ended"))
+                return
+            else:
                 self.recover(f"{member.name} is gone")
                 return
-            c.launcher.end(seat)
 
     def _ask_row(self, action: Decide) -> None:
         c = self.c

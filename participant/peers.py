@@ -81,6 +81,8 @@ class Peers:
             if event.link in links:
                 was_first = links[0] is event.link
                 links.remove(event.link)
+                if not links:
+                    del self.links[peer]
                 if endpoint is None or not was_first:
                     return []
                 actions: list[Any] = list(endpoint.handle(LinkLost(peer)))

@@ -84,7 +84,10 @@ def make_peer() -> Iterator[MakePeer]:
     def make(listen: str = "unix:", dial: str = "-") -> tuple[subprocess.Popen[str], str]:
         command = [sys.executable, "-m", "tests.participant.peer", "secret", listen, dial]
         peer = subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            command,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
             cwd=Path(__file__).parents[2],
         )
         made.append(peer)
@@ -369,7 +372,10 @@ link.send(b"still there")
 def test_forks_of_user_code_print_nothing(make_end: MakeEnd) -> None:
     done = subprocess.run(
         [sys.executable, "-W", "ignore::DeprecationWarning", "-c", FORKS],
-        capture_output=True, text=True, timeout=60, check=False,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 

@@ -1,0 +1,54 @@
+"""When a checkpoint begins, and which kind."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cutline.coordinator.trigger import Start, Trigger, Wanted
+
+
+def test_periodic_ones_come_every_interval_and_rest_after_any_end() -> None:
+    trigger = Trigger(5.0, min_pause=3.0)
+    assert trigger.next_start(5.0, 0) == Start(True, None, ())
+    trigger.ended(9.0, True, True)
+    assert trigger.next_start(10.0, 0) is None
+    assert trigger.patience(10.0) == 2.0
+    assert trigger.next_start(12.0, 0) == Start(False, None, ())
+    trigger.ended(12.5, False, False)
+    assert trigger.next_start(17.0, 0) == Start(False, None, ())
+
+
+def test_without_an_interval_only_requests_begin_one() -> None:
+    trigger = Trigger(None)
+    assert trigger.next_start(1e9, 0) is None
+    trigger.want(Wanted("a", None))
+    trigger.want(Wanted("b", "label"))
+    trigger.want(Wanted("c", None))
+    assert trigger.next_start(1e9, 0) == Start(True, None, ("a", "c"))
+    assert trigger.next_start(1e9, 1) == Start(True, "label", ("b",))
+    assert trigger.next_start(1e9, 0) is None
+
+
+def test_no_more_than_the_most_are_open() -> None:
+    trigger = Trigger(None, most_open=2)
+    trigger.want(Wanted("a", "one"))
+    assert trigger.next_start(0.0, 2) is None
+    assert trigger.next_start(0.0, 1) is not None
+
+
+@given(st.integers(1, 5), st.lists(st.booleans(), min_size=1, max_size=40))
+def test_every_so_manyth_is_full_and_an_aborted_full_is_made_up_for(
+    full_every: int, fates: list[bool]
+) -> None:
+    trigger = Trigger(1.0, full_every=full_every)
+    now, since_full = 0.0, None
+    for committed in fates:
+        now += 1.0
+        start = trigger.next_start(now, 0)
+        assert start is not None
+        due = since_full is None or since_full + 1 >= full_every
+        assert start.full == due
+        trigger.ended(now, start.full, committed)
+        if committed:
+            since_full = 0 if start.full else (since_full or 0) + 1

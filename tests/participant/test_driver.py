@@ -1,0 +1,292 @@
+"""The driver's participant: durable input, answers and their undoing, loop places, forks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cutline.coordinator.driver_port import DriverPort
+from cutline.coordinator.loops import run_loop
+from cutline.errors import AnswerForgotten, Corrupt, Misuse, RolledBack, SpawnFailed, SystemStopped
+from cutline.participant.driver import DriverRunner
+from cutline.participant.handle import CallOptions
+from cutline.participant.messages import pack_error
+from cutline.participant.submission import Place, Submission
+
+from .town import RUN, Town
+
+
+class Adder:
+    """Adds what it is told."""
+
+    def __init__(self) -> None:
+        self.total = 0
+        self.heard: list[int] = []
+
+    def add(self, number: int) -> int:
+        self.total += number
+        self.heard.append(number)
+        return self.total
+
+
+@pytest.fixture
+def town(tmp_path: Path) -> Iterator[Town]:
+    """A driver and one participant that run."""
+    made = Town()
+    made.add("adder", Adder)
+    driver = made.add_driver(tmp_path)
+    made.start()
+    driver.known_names = frozenset({"adder"})  # type: ignore[assignment]
+    made.checkpoint(full=True)
+    yield made
+    made.close()
+
+
+def driver_of(town: Town) -> DriverRunner:
+    """The driver's runner."""
+    runner = town.runners["driver"]
+    assert isinstance(runner, DriverRunner)
+    return runner
+
+
+def total(town: Town) -> Any:
+    """What the adder has heard."""
+    instance: Any = town.runners["adder"].instance
+    return list(instance.heard)
+
+
+def submit(
+    town: Town,
+    number: int,
+    value: int,
+    *,
+    kind: str = "ask",
+    key: str | None = None,
+    durable: bool = True,
+    place: Place | None = None,
+    generation: int = 0,
+) -> Future[Any]:
+    """Submits one call; the future is that of its answer."""
+    driver = driver_of(town)
+    answer = driver.waiting[number] = Future()
+    if not durable:
+        driver.reads.add(number)
+    taken: Future[Any] = Future()
+    driver.post(Submission(kind, number, "adder", "add", [value], key, durable, place, generation, taken))
+    town.settle()
+    if taken.done() and taken.exception() is not None:
+        answer.set_exception(taken.exception())
+    return answer
+
+
+def test_logged_input_is_delivered_again_after_a_recovery_and_the_first_answer_stays(town: Town) -> None:
+    cut = town.committed
+    answer = submit(town, 1, 5)
+    assert answer.result(0) == (True, [5])
+    town.recover(cut)
+    assert total(town) == [5]
+    driver = driver_of(town)
+    assert isinstance(driver.rolled_back, RolledBack)
+    assert answer.result(0) == (True, [5])
+
+
+def test_a_read_is_not_delivered_again_and_its_waiter_hears_why(town: Town) -> None:
+    cut = town.committed
+    town.runners["adder"].phase = "stuck"
+    answer = submit(town, 1, 5, durable=False)
+    town.recover(cut)
+    with pytest.raises(RolledBack):
+        answer.result(0)
+    assert total(town) == []
+    assert driver_of(town).rolled_back is None
+
+
+def test_a_cut_that_holds_the_question_brings_the_answer(town: Town) -> None:
+    adder = town.runners["adder"]
+    adder.phase = "stuck"
+    answer = submit(town, 1, 5, durable=False)
+    adder.go()
+    driver = driver_of(town)
+    number = town.begin()
+    driver.step(0.0)
+    town.settle()
+    town.decide(number, True)
+    town.settle()
+    assert answer.done()
+    town.recover(number)
+    assert total(town) == [5]
+
+
+def test_one_key_is_one_submission(town: Town) -> None:
+    first = submit(town, 1, 5, key="k")
+    second = submit(town, 2, 5, key="k")
+    assert first.result(0) == second.result(0) == (True, [5])
+    cut = town.checkpoint()
+    third = submit(town, 3, 5, key="k")
+    town.recover(cut)
+    assert third.result(0) == (True, [5])
+    assert total(town) == [5]
+    submit(town, 4, 1, kind="tell", key="t")
+    with pytest.raises(Misuse):
+        submit(town, 5, 1, key="t").result(0)
+
+
+def test_a_place_of_another_generation_is_refused(town: Town) -> None:
+    driver = driver_of(town)
+    driver.loop_position("steps")
+    place = Place("steps", 0, 0, 11)
+    assert submit(town, 1, 5, place=place, generation=driver.generation).result(0) == (True, [5])
+    town.recover(town.committed)
+    with pytest.raises(RolledBack):
+        submit(town, 2, 5, place=place, generation=0).result(0)
+    assert total(town) == []
+
+
+def test_a_cut_remembers_what_a_step_has_submitted(town: Town) -> None:
+    driver = driver_of(town)
+    driver.loop_position("steps")
+    submit(town, 1, 5, place=Place("steps", 0, 0, 11), generation=driver.generation)
+    cut = town.checkpoint()
+    submit(town, 2, 6, place=Place("steps", 0, 1, 12), generation=driver.generation)
+    town.recover(cut)
+    step, known, generation = driver.loop_position("steps")
+    assert (step, known) == (0, {0: [1, 11]}) and generation == driver.generation == 1
+    assert driver.desk.answers[1] == (True, [5])
+
+
+def test_a_fork_counts_its_own_log(town: Town, tmp_path: Path) -> None:
+    for number in (1, 2, 3):
+        submit(town, number, number)
+    cut = town.checkpoint()
+    images = town.images[cut]
+    for runner in list(town.runners.values()):
+        runner.desk.close()
+    fork = Town()
+    fork.blobs, fork.images, fork.newest = town.blobs, {cut: images}, cut
+    adder = fork.add("adder", Adder)
+    adder.setup.run = adder.peers.run = "fork"
+    driver = fork.add_driver(tmp_path, run="fork")
+    fork.settle()
+    fork.recover(cut)
+    submit(fork, 10, 10)
+    assert total(fork) == [1, 2, 3, 10]
+    fork.recover(cut)
+    assert total(fork) == [1, 2, 3, 10]
+    assert driver.log is not None and driver.log.last == 1
+    fork.close()
+
+
+def test_a_log_that_ends_below_the_cut_is_an_error(town: Town, tmp_path: Path) -> None:
+    submit(town, 1, 5)
+    cut = town.checkpoint()
+    (tmp_path / f"{RUN}.log").write_bytes(b"")
+    driver = driver_of(town)
+    assert driver.log is not None
+    driver.log.last = 0
+    with pytest.raises(Corrupt, match="acknowledged input"):
+        town.recover(cut)
+
+
+def test_a_spawn_that_failed_is_not_tried_again(town: Town) -> None:
+    driver = driver_of(town)
+    cut = town.committed
+    up: Future[Any] = Future()
+    record = {"class_name": "x:Y", "options": {}, "args": [], "main": b""}
+    driver.post(Submission("spawn", 1, "late", "", record, None, True, None, 0, up))
+    town.settle()
+    assert [doc["name"] for _, doc in town.said("spawn")] == ["late"]
+    error = pack_error(SpawnFailed("no"), participant="late")
+    town.say("driver", "spawned", name="late", birth=9, address="", error=error, **town.view())
+    town.settle()
+    with pytest.raises(SpawnFailed):
+        up.result(0)
+    town.recover(cut)
+    assert len(town.said("spawn")) == 1
+    assert "late" not in driver.known_names
+    assert [name for name, _ in town.said("spawns_told")][-1] == "driver"
+
+
+def test_whoever_submits_to_what_has_ended_hears_it(town: Town) -> None:
+    driver = driver_of(town)
+    answer = submit(town, 1, 5)
+    driver.die(SystemStopped("over"))
+    assert answer.result(0) == (True, [5])
+    with pytest.raises(SystemStopped):
+        submit(town, 2, 5).result(0)
+    done: Future[Any] = Future()
+    driver.post(lambda: driver.request("checkpoint", {}, done))
+    with pytest.raises(SystemStopped):
+        done.result(0)
+
+
+class Threadless(DriverPort):
+    """A port whose user is the thread that steps the town."""
+
+    def __init__(self, town: Town) -> None:
+        super().__init__(driver_of(town), "test")
+        self.town = town
+
+    def on_runner(self, call: Any, *, check: bool = True) -> Any:
+        return call()
+
+
+def test_a_loop_rewinds_wherever_the_recovery_comes(town: Town) -> None:
+    port = Threadless(town)
+    driver = driver_of(town)
+    steps: list[int] = []
+    post = driver.post
+    when = {("body", 1): 1, ("before advance", 2): 1, ("after", 3): 1, ("end", 4): 1}
+
+    def now(where: str, step: int) -> None:
+        if when.pop((where, step), 0):
+            town.recover(town.committed)
+
+    def posted(event: Any) -> None:
+        if isinstance(event, Submission) and event.kind == "advance":
+            now("before advance", len(set(steps)) - 1)
+        post(event)
+        if isinstance(event, Submission):
+            town.settle()
+            if event.kind == "advance":
+                now("after", len(set(steps)) - 1)
+
+    def body(step: int) -> None:
+        steps.append(step)
+        ref = port.ask("adder", "add", (step,), {}, CallOptions())
+        now("body", step)
+        port.result(ref, 0, False)
+
+    def checkpoint() -> int:
+        now("end", 4)
+        port.check()
+        return town.checkpoint()
+
+    driver.post = posted  # type: ignore[method-assign]
+    run_loop(port, checkpoint, "steps", 5, body)
+    assert not when
+    assert total(town) == [0, 1, 2, 3, 4]
+    assert max(steps) == 4
+    run_loop(port, checkpoint, "steps", 5, body)
+    assert total(town) == [0, 1, 2, 3, 4]
+
+
+def test_an_error_of_an_older_time_ends_a_loop_instead_of_turning_it_for_ever(town: Town) -> None:
+    port = Threadless(town)
+
+    def body(step: int) -> None:
+        raise RolledBack("a Ref from before the loop")
+
+    with pytest.raises(RolledBack, match="before the loop"):
+        run_loop(port, lambda: 1, "steps", 2, body)
+
+
+def test_a_ref_whose_answer_is_gone_says_so(town: Town) -> None:
+    port = Threadless(town)
+    future: Future[Any] = driver_of(town).waiting.setdefault(77, Future())
+    port._redeliver(77)
+    with pytest.raises(AnswerForgotten):
+        future.result(0)

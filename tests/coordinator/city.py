@@ -135,7 +135,7 @@ class City:
             "protocol": PROTOCOL, "run": self.lineage, "member": list(member), "phase": phase, "epoch": epoch,
             "checkpoint": 0, "address": f"at-{name}", "launch": seat.launch if seat is not None else "",
             "pid": seat.pid if seat is not None else 1, "started": 0.0, "class_name": "x:Y", "error": None,
-            "reason": "", "at": -1, **fields,
+            "reason": "", "at": -1, "node": "", **fields,
         }  # fmt: skip
         self.c.post(LinkUp(line, pack_control("participant", **doc), None))
         self.step()

@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import cutline
+from cutline.barrier.events import Flush
 from cutline.participant.handle import Handle, bound_port
 from cutline.participant.messages import encode_tell
 from cutline.participant.runner import Runner
@@ -178,8 +179,7 @@ def test_frames_of_an_older_epoch_count_for_nothing(town: Town) -> None:
     town.roll_back(number)
     b.step(0.0)
     tell(a, "b", "hear", 2)
-    a.peers.set_budgets(a.endpoint)  # type: ignore[arg-type]
-    a._flush()
+    a.feed(Flush())
     b.step(0.0)
     town.settle()
     town.resume(number)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -88,6 +89,9 @@ class Launchpad:
     def why_waiting(self, seat: Seat) -> str:
         """Nobody waits."""
         return ""
+
+    def leave(self, node: str, seats: Sequence[Seat]) -> None:
+        """There are no nodes."""
 
     def end(self, seat: Seat) -> None:
         """Notes an end; its `Ended` is the test's to post."""

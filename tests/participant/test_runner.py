@@ -179,10 +179,6 @@ def test_frames_of_an_older_epoch_count_for_nothing(town: Town) -> None:
     town.roll_back(number)
     b.step(0.0)
     tell(a, "b", "hear", 2)
-<<<<<<< tests/participant/test_runner.py
-    a.peers.set_budgets(a.endpoint)  # type: ignore[arg-type]
-=======
->>>>>>> /tmp/tmp.w63GOrTXak
     a.feed(Flush())
     b.step(0.0)
     town.settle()

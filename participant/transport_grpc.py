@@ -24,7 +24,7 @@ import logging
 import os
 import sys
 from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from concurrent.futures import TimeoutError as FutureTimeout
 from contextlib import suppress
 from typing import Any
@@ -245,7 +245,8 @@ class GrpcTransport:
             refused = None
             await self._live(link)
         except (grpc.aio.AioRpcError, Broken, asyncio.TimeoutError) as error:
-            refused = LinkRefused(key, *await _refusal_of(error, address))
+            streams = [lane.stream for lane, _, _ in lanes if lane.stream is not None]
+            refused = LinkRefused(key, *await _refusal_of(error, address, streams))
         finally:
             if refused is not None:
                 self.post(refused)
@@ -364,13 +365,31 @@ async def _greet(stream: Any, greeting: bytes) -> bytes:
     return bytes(answer)
 
 
-async def _refusal_of(error: BaseException, address: str) -> tuple[str, bool]:
+async def _turned_away(streams: Iterable[Any]) -> bool:
+    """Whether a call ended with "wrong token", however the error that was seen first calls it.
+
+    A greeting that is written while the refusal arrives fails with INTERNAL; the call's own status, which
+    comes a moment later, tells.
+    """
+    for stream in streams:
+        try:
+            code = await asyncio.wait_for(stream.code(), 1.0)
+        except asyncio.TimeoutError:
+            continue
+        if code is grpc.StatusCode.UNAUTHENTICATED:
+            return True
+    return False
+
+
+async def _refusal_of(error: BaseException, address: str, streams: Iterable[Any]) -> tuple[str, bool]:
     """Reason, and whether nobody listens."""
     if isinstance(error, asyncio.TimeoutError):
         return f"no answer from {address} within {DIALING:g} s", False
     if not isinstance(error, grpc.aio.AioRpcError):
         return f"{address}: {error}", False
     if error.code() is grpc.StatusCode.UNAUTHENTICATED:
+        return WRONG_TOKEN, False
+    if error.code() is grpc.StatusCode.INTERNAL and await _turned_away(streams):
         return WRONG_TOKEN, False
     vacant = error.code() is grpc.StatusCode.UNAVAILABLE and await nobody_listens(address)
     return f"nobody listens at {address}" if vacant else f"{address}: {status_text(error)}", vacant

@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from cutline.participant import handle
 
 
 @pytest.fixture
 def store_folder(tmp_path: Path) -> Path:
     """A folder for one store, not made yet; its name has what a careless quoting would stumble over."""
     return tmp_path / "check points %2F ü"
+
+
+@pytest.fixture(autouse=True)
+def no_port_left_behind() -> Iterator[None]:
+    """Tests that step a runner in this thread must not leave its handlers' port to the next test."""
+    yield
+    vars(handle._threads).pop("port", None)

@@ -84,11 +84,7 @@ def make_peer() -> Iterator[MakePeer]:
     def make(listen: str = "unix:", dial: str = "-") -> tuple[subprocess.Popen[str], str]:
         command = [sys.executable, "-m", "tests.participant.peer", "secret", listen, dial]
         peer = subprocess.Popen(
-            command,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            cwd=Path(__file__).parents[2],
+            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=Path(__file__).parents[2]
         )
         made.append(peer)
         assert peer.stdout is not None

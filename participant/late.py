@@ -18,6 +18,8 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from typing import Any, NamedTuple
 
+from cutline.errors import RemoteError
+
 __all__ = ("Gates", "LateCall", "is_object_ref", "late_call")
 
 # What stands for an ObjectRef where two runs of the same code are compared: each has names of its own.
@@ -29,6 +31,14 @@ def is_object_ref(value: object) -> bool:
     ray = sys.modules.get("ray")
     kind = getattr(ray, "ObjectRef", None)
     return kind is not None and isinstance(value, kind)
+
+
+def _cause(error: Exception) -> Exception:
+    """What the task raised. Ray wraps it in a class made on the spot, which cannot travel."""
+    cause = getattr(error, "cause", None)
+    if type(error).__name__.startswith("RayTaskError") and isinstance(cause, Exception):
+        return _cause(cause)
+    return error
 
 
 class LateCall:
@@ -51,7 +61,13 @@ class LateCall:
         Raises:
             Exception: what the task behind one of them raised, or RayError if its value is lost.
         """
-        return self._with(lambda value, future: value if future is None else future.result(0))
+        try:
+            return self._with(lambda value, future: value if future is None else future.result(0))
+        except Exception as error:
+            cause = _cause(error)
+            if cause is error:
+                raise
+            raise cause from RemoteError(f"raised by a Ray task:\n{error}")
 
     def _with(
         self, shown: Callable[[Any, Future[Any] | None], Any]

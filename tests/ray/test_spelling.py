@@ -152,7 +152,7 @@ def test_raw_ray_handles_are_refused(cell: Any) -> None:
 
 def test_a_wrapped_class(system: cutline.System) -> None:
     kind: Any = cutline.wrap(Wrapped, retries=1)
-    assert str(kind).startswith("<class")
+    assert isinstance(kind(), kind)
     made = kind.options(name="wrapped").remote(start=5)
     assert ray.get([made.add.remote(1), made.add_slowly.remote(1)]) == [6, 7]
     assert ray.get([made.greet.remote(), made.marked.remote()]) == ["hello from Wrapped", 1]

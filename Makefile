@@ -9,13 +9,18 @@ CANDIDATES := $(or $(PYTHON),python3 python3.13 python3.12 python3.11 python3.10
 USABLE := import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 10))
 PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check
 
-.PHONY: test check demo bench clean
+.PHONY: test test-cluster check demo bench clean
 .DEFAULT_GOAL := test
 
 test: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/python -m pytest -q
+
+# Several Ray nodes on this machine: a minute and a half, so not part of `make test`.
+test-cluster: $(STAMP)
+	$(BIN)/python -m tests.cluster.lost_node --messages 50000
+	CUTLINE_TEST_CLUSTER=1 $(BIN)/python -m pytest -q tests/cluster
 
 check: $(STAMP)
 	$(BIN)/ruff check .

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import ray
-from ray.exceptions import RayActorError, RayError
+from ray.exceptions import ActorUnavailableError, RayActorError, RayError, RayTaskError
 
 from cutline.errors import Misuse, SpawnFailed
 from cutline.participant.host_ray import RayHost, cluster_name
@@ -242,11 +242,16 @@ def _pinned(options: Mapping[str, Any], node: str) -> bool:
 def _how(reference: Any) -> str:
     try:
         ray.get(reference)
+    except ActorUnavailableError:
+        return "its process or node does not answer Ray any more"
     except RayActorError as error:
         text = str(error)
         if "exit_actor" in text:
             return "exit status 0"
         return "exit status unknown to Ray" if not text else text.splitlines()[0][:200]
+    except RayTaskError as error:
+        cause = error.cause
+        return f"{type(cause).__name__}: {cause}"
     except RayError as error:
         return f"{type(error).__name__}: {str(error).splitlines()[0][:200]}"
     return "exit status 0"

@@ -65,7 +65,6 @@ def serve(raw: bytes, kind: type[Runner] = Runner, node: str = "") -> int:
 
 def build(spec: Mapping[str, Any], kind: type[Runner] = Runner, node: str = "") -> Runner:
     """The runner of a launch document, with its transport and persister."""
-    blobs = open_blobs(spec["store"])
     member = Member(*spec["member"])
     setup = Setup(
         system=spec["system"],
@@ -95,6 +94,7 @@ def build(spec: Mapping[str, Any], kind: type[Runner] = Runner, node: str = "") 
             participant=member.name,
             node=node,
         )
+    blobs = open_blobs(spec["store"])
     runner = kind(setup, blobs, coordinator, flight=Flight(Path(spec["flight"])), classes=MethodTable())
     transport = GrpcTransport(
         token, runner.post, spec["listen"], member.name, greeting=lambda: runner.peers.greeting()

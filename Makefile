@@ -9,7 +9,7 @@ CANDIDATES := $(or $(PYTHON),python3 python3.13 python3.12 python3.11 python3.10
 USABLE := import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 10))
 PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check
 
-.PHONY: test test-cluster check demo bench clean
+.PHONY: test test-cluster check demo bench clean test-adoption
 .DEFAULT_GOAL := test
 
 test: $(STAMP)
@@ -21,6 +21,10 @@ test: $(STAMP)
 test-cluster: $(STAMP)
 	$(BIN)/python -m tests.cluster.lost_node --messages 50000
 	CUTLINE_TEST_CLUSTER=1 $(BIN)/python -m pytest -q tests/cluster
+
+# Ten programs that users would write, each with a Ray of its own: minutes, so not part of `make test`.
+test-adoption: $(STAMP)
+	CUTLINE_TEST_ADOPTION=1 $(BIN)/python -m pytest -q tests/adoption
 
 check: $(STAMP)
 	$(BIN)/ruff check .

@@ -50,7 +50,8 @@ def connect_ray() -> list[str]:
     if address:
         ray.init(address=address, log_to_driver=False)
         return [f"connected to the Ray cluster at {address}"]
-    ray.init(include_dashboard=False, log_to_driver=False)
+    # Named, because Ray would else join any cluster that somebody runs on this machine.
+    ray.init("local", include_dashboard=False, log_to_driver=False)
     return ["a local Ray was started; it and the system end with this program"]
 
 

@@ -22,7 +22,7 @@ test-cluster: $(STAMP)
 	$(BIN)/python -m tests.cluster.lost_node --messages 50000
 	CUTLINE_TEST_CLUSTER=1 $(BIN)/python -m pytest -q tests/cluster
 
-# Ten programs that users would write, each with a Ray of its own: minutes, so not part of `make test`.
+# Ten programs that users would write, on one Ray: a minute, so not part of `make test`.
 test-adoption: $(STAMP)
 	CUTLINE_TEST_ADOPTION=1 $(BIN)/python -m pytest -q tests/adoption
 

@@ -26,7 +26,7 @@ from .transport import Link, LinkUp
 if TYPE_CHECKING:
     from .runner import Runner
 
-__all__ = ("Liaison", "COORDINATOR")
+__all__ = ("Liaison", "COORDINATOR", "ORPHAN_AFTER")
 
 COORDINATOR = "@coordinator"
 RETRY = 0.1

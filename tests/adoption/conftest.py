@@ -1,4 +1,4 @@
-"""Whole programs on Ray, each with a start of its own, run on demand: together they take minutes."""
+"""Whole programs on Ray run on demand: together they take a minute."""
 
 from __future__ import annotations
 

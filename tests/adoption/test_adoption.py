@@ -1,7 +1,7 @@
 """Programs a user would write, run as programs: what they print and how they end.
 
 Nobody has the patience for a dozen starts of Ray, so they share one, which also makes it a cluster that
-somebody else has started. They run two at a time, all before the first test looks.
+somebody else has started. They run three at a time, all before the first test looks.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def started(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Futu
         head_node_args={"num_cpus": 3, "include_dashboard": False, "object_store_memory": 200 * 1024 * 1024},
     )
     top = tmp_path_factory.mktemp("adoption")
-    pool = ThreadPoolExecutor(2)
+    pool = ThreadPoolExecutor(3)
     try:
         yield {
             name: pool.submit(_run, name, times, top / name, cluster.address) for name, times in RUNS.items()

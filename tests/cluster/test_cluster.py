@@ -16,6 +16,8 @@ import pytest
 
 import cutline
 from cutline.errors import Misuse, SpawnFailed, StoreNotShared
+from cutline.participant.endpoint_file import read_endpoint
+from cutline.participant.liaison import ORPHAN_AFTER
 from cutline.storage import open_store
 
 ray = pytest.importorskip("ray")
@@ -130,39 +132,74 @@ def test_a_node_without_the_storage_folder_is_refused(made: Any, tmp_path: Path)
         assert list(folder.glob("reach-*")) == []
 
 
-def test_a_killed_driver_leaves_nothing_behind_and_resumes(made: Any, tmp_path: Path) -> None:
+def _drive(made: Any, folder: Path, grace: float, count: int) -> list[str]:
+    """Runs `leaves.py` until it waits, and kills it; returns its lines."""
     environment = {**os.environ, "RAY_ADDRESS": made.address, "PYTHONPATH": str(ROOT)}
-
-    def drive(grace: float, count: int) -> tuple[subprocess.Popen[str], list[str]]:
-        program = [
-            sys.executable,
-            str(ROOT / "tests/cluster/leaves.py"),
-            str(tmp_path),
-            str(grace),
-            str(count),
-        ]
-        driver = subprocess.Popen(program, env=environment, stdout=subprocess.PIPE, text=True)
-        assert driver.stdout is not None
-        lines = []
+    program = [sys.executable, str(ROOT / "tests/cluster/leaves.py"), str(folder), str(grace), str(count)]
+    driver = subprocess.Popen(program, env=environment, stdout=subprocess.PIPE, text=True)
+    assert driver.stdout is not None
+    lines = []
+    try:
         for line in driver.stdout:
             lines.append(line.strip())
             if line == "waits\n":
                 break
+    finally:
         driver.send_signal(signal.SIGKILL)
         driver.wait(10)
         driver.stdout.close()
-        return driver, lines
+    return lines
 
-    _, lines = drive(300.0, 3)
+
+def test_a_killed_driver_leaves_nothing_behind_and_resumes(made: Any, tmp_path: Path) -> None:
+    lines = _drive(made, tmp_path, 300.0, 3)
     assert lines == ["resumed 0", "count 1", "count 2", "count 3", "waits"]
     assert _actors("leaves"), "on a cluster the system outlives its driver"
-    began = time.monotonic()
     # The next run need not wait for the grace to end.
-    _, lines = drive(1.0, 5)
-    assert time.monotonic() - began < 60
+    lines = _drive(made, tmp_path, 1.0, 5)
     resumed = int(lines[0].split()[1])
     assert resumed > 0
     assert lines[1:] == ["count 4", "count 5", "waits"]
     _until(lambda: not _actors("leaves"), "the end of a system without a driver")
     store = open_store(str(tmp_path), create=False)
     assert store.catalog.checkpoints("leaves")[-1].checkpoint > resumed
+
+
+def test_participants_without_coordinator_and_driver_end_themselves(made: Any, tmp_path: Path) -> None:
+    _drive(made, tmp_path, 300.0, 1)
+    endpoint = read_endpoint(tmp_path, "leaves")
+    assert endpoint is not None
+    os.kill(endpoint.pid, signal.SIGKILL)
+    _until(lambda: len(_actors("leaves")) == 1, "the end of the coordinator's actor")
+    _until(lambda: not _actors("leaves"), "the end of an orphan", timeout=ORPHAN_AFTER + 15.0)
+
+
+@cutline.actor(num_cpus=0.1)
+class SlowToBuild:
+    """Its constructor takes its time, as that of one who loads a model does."""
+
+    def __init__(self, seconds: float) -> None:
+        began = time.time()
+        time.sleep(seconds)
+        self.built = (began, time.time())
+
+    def when(self) -> tuple[float, float]:
+        """When the constructor ran."""
+        return self.built
+
+
+def test_eight_participants_are_built_at_the_same_time(made: Any, tmp_path: Path) -> None:
+    kind: Any = SlowToBuild
+    seconds, count = 6.0, 8
+    with cutline.start(tmp_path, name="side-by-side", interval=None, quiet=True) as system:
+        began = time.monotonic()
+        some = [kind.options(name=f"slow{k}").remote(seconds) for k in range(count)]
+        assert time.monotonic() - began < seconds, "making waits for nobody"
+        system.ready(some)
+        elapsed = time.monotonic() - began
+        times = cutline.get([one.when.remote() for one in some])
+    assert elapsed < count * seconds / 2, f"{count} took {elapsed:.1f} s"
+    assert max(start for start, _ in times) < min(end for _, end in times), (
+        "all were being built at one moment"
+    )
+    print(f"{count} participants that take {seconds} s each were up after {elapsed:.1f} s")

@@ -1,5 +1,8 @@
-"""One local Ray per test module: it takes seconds to start. Run on demand, `make test-ray`: a Ray beside other
-work comes up late, and some of these tests wait only two seconds for it."""
+"""One local Ray per test module: it takes seconds to start.
+
+Run on demand, `make test-ray`: a Ray beside other work comes up late, and some of these tests wait only two
+seconds for it.
+"""
 
 from __future__ import annotations
 

@@ -95,6 +95,8 @@ class _Run:
         runner, peer, sequence = self.runner, self.peer, self.sequence
         desk, skips, leaving = runner.desk, runner.skips, runner.leaving
         methods, sent, after = desk.sync_methods, desk.out, desk.after
+        known = ""
+        bound: Any = None
         progress = runner.flight.words
         began = sequence
         try:
@@ -103,17 +105,21 @@ class _Run:
                 kind, _number, method, packed = message
                 if skips and (peer.name, peer.birth, sequence) in skips:
                     failures.bury(runner, peer, sequence, message)
-                elif kind == TELL and type(packed) is list and method in methods:
+                elif kind == TELL and type(packed) is list and (method == known or method in methods):
                     # What desk.handle would do, for the message that there are most of.
-                    desk.in_handler = method
+                    if method != known:
+                        known, bound = method, methods[method]
+                        desk.in_handler = method
                     try:
-                        methods[method](*packed)
+                        bound(*packed)
                     except Exception as error:
                         raise HandlerRaised(method, error) from error
                     if after:
                         desk.drain()
+                        known = ""
                 else:
                     desk.handle(peer, message)
+                    known = ""
                 progress[DONE] = sequence
                 sequence += 1
                 if kind > TELL:

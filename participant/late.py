@@ -91,6 +91,8 @@ class LateCall:
 
 def late_call(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> LateCall | None:
     """A `LateCall`, if an argument is an ObjectRef."""
+    if "ray" not in sys.modules:
+        return None
     if any(map(is_object_ref, args)) or any(map(is_object_ref, kwargs.values())):
         return LateCall(args, kwargs)
     return None

@@ -21,7 +21,7 @@ __all__ = ("Peers",)
 
 _RETRY = 0.05
 _BACKLOG = 8 * 1024 * 1024
-# Seconds: how long an ack of a busy participant may wait for a later one to take its place.
+# Seconds: how long an ack may wait for a later one to take its place.
 ACK_AFTER = 0.01
 
 
@@ -39,7 +39,7 @@ class Peers:
         self.dialing: dict[Member, float] = {}
         self.retries: dict[Member, float] = {}
         self.acks: dict[Member, bytes] = {}
-        self._acked_at = 0.0
+        self.ack_at = 0.0
 
     def greeting(self, to: Member | None = None) -> bytes:
         """What a link says first: who speaks, to whom, in which protocol."""
@@ -131,19 +131,20 @@ class Peers:
             if sender is not None and links:
                 sender.budget = _BACKLOG - links[0].backlog
 
-    def send_acks(self, *, at_once: bool) -> None:
+    def send_acks(self) -> None:
         """Sends the newest ack for each peer. Positions are absolute, so it stands for those before it.
 
-        While there is work, acks leave in bulk: each costs both ends as much as dozens of messages.
+        They leave in bulk, some time after the last ones: each costs both ends as much as a hundred messages.
+        Nobody waits for one: the window that a receiver grants lasts much longer.
         """
-        if not self.acks or (not at_once and self.now() - self._acked_at < ACK_AFTER):
+        if not self.acks or self.now() < self.ack_at:
             return
         for peer, packet in self.acks.items():
             link = self.link(peer)
             if link is not None:
                 link.send_control(packet)
         self.acks.clear()
-        self._acked_at = self.now()
+        self.ack_at = self.now() + ACK_AFTER
 
     def new_epoch(self) -> None:
         """Addresses may have changed; links of survivors go on."""

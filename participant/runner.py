@@ -42,6 +42,7 @@ from cutline.storage.image import ImageRef, read_image
 
 from . import failures
 from .capture import check_capturable
+from .classes import quicken
 from .desk import Desk, HandlerRaised
 from .flight import Flight
 from .handle import bound_port
@@ -164,6 +165,7 @@ class Runner:
         finally:
             undo()
         check_capturable(self.instance, self.me.name)
+        quicken(self.instance)
         self.phase = "born"
 
     def be_restored(self, ref: ImageRef, epoch: int, checkpoint: int, floor: int) -> None:
@@ -181,6 +183,7 @@ class Runner:
         restored = Restored()
         revived = revive(image, self.desk, self.classes, restored)
         self.instance = revived.instance
+        quicken(self.instance)
         self.origin = image.header["lineage"]
         self.shutter.adopt(checkpoint, ref, restored)
         snapshot = LocalSnapshot(floor, checkpoint, checkpoint)
@@ -237,6 +240,8 @@ class Runner:
             timer = self.desk.next_timer
             if timer is not None:
                 wait = min(wait, timer - self.wall())
+            if self.peers.acks:
+                wait = min(wait, self.peers.ack_at - self.now())
         if self.liaison.retry_at is not None:
             wait = min(wait, self.liaison.retry_at - self.now())
         if self.liaison.waiting:
@@ -269,7 +274,7 @@ class Runner:
                 self.last_flush = self.now()
                 self.peers.set_budgets(endpoint)
                 self.feed(Flush())
-                self.peers.send_acks(at_once=idle)
+                self.peers.send_acks()
 
     def _take_events(self, wait: float) -> None:
         # Set again by whatever is put from here on; at worst for nothing.

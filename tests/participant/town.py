@@ -159,6 +159,9 @@ class Town:
         for _ in range(2000):
             busy = False
             for runner in list(self.runners.values()):
+                if runner.peers.acks and runner.phase == "running":
+                    # Acks leave in bulk, none before its time.
+                    busy, self.clock.now = True, max(self.clock.now, runner.peers.ack_at)
                 busy = busy or not runner.queue.empty() or runner._has_work()
                 if runner.ended is None:
                     runner.step(0.0)

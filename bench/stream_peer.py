@@ -1,9 +1,9 @@
 """The baseline of channel_vs_transport: batches of calls over the same gRPC transport, and nothing else.
 
-Two processes, a receiver and a sender, run by `StreamPair`. Messages are encoded, put together and
-dispatched as participants do it (`cutline.participant.messages`), batches are as large as frames; but there
-are no numbers, digests, acks, credit, captures, questions or counters. It is what an application would write
-that does without all of that.
+Two processes, a receiver and a sender, run by `StreamPair`. Calls are made, encoded and dispatched as
+participants do it (a `Handle` and a `Desk` at both ends), batches are as large as frames; but there are no
+numbers, digests, acks, credit, captures, counters or flight recorder. ``bare`` leaves handles and desks out as
+well: a loop that decodes and calls, the least that a program could write that has only one kind of message.
 
 Each process takes one JSON document a line on standard input and answers with one a line.
 """
@@ -18,8 +18,13 @@ from collections.abc import Callable
 from typing import Any
 
 from bench.sender_receiver import CHUNK, Receiver, send_chunk
+from cutline.barrier import Member
 from cutline.barrier.channel import FRAME_BYTES, FRAME_MESSAGES
-from cutline.participant.messages import are_plain, encode_tell, pack_arguments, read_frame, unpack_arguments
+from cutline.participant.classes import name_of
+from cutline.participant.desk import Desk, HandlerRaised
+from cutline.participant.handle import Handle
+from cutline.participant.messages import TELL, encode_tell, read_frame
+from cutline.participant.method_table import MethodTable
 from cutline.participant.transport import Link, LinkUp, PacketIn
 from cutline.participant.transport_grpc import GrpcTransport
 
@@ -29,16 +34,41 @@ _TOKEN = "bench"
 
 
 class _Stub:
-    """What stands for the receiver at the sender: ``stub.take.tell(...)`` collects an encoded call."""
+    """What stands for the receiver at a bare sender: ``stub.take.tell(...)`` collects an encoded call."""
 
     def __init__(self, out: list[bytes]) -> None:
         self.out = out
         self.take = self
 
-    def tell(self, *args: Any) -> None:
-        plain = are_plain(args, {})
-        arguments = args if plain else pack_arguments(args, {}, participant="sender", where="arguments")
-        self.out.append(encode_tell("take", arguments))
+    def tell(self, payload: bytes) -> None:
+        self.out.append(encode_tell("take", (payload,)))
+
+
+def _desk(name: str, instance: object) -> Desk:
+    return Desk(Member(name, 1), instance, class_name="", methods_of=MethodTable().methods_of)
+
+
+def _dispatch(desk: Desk, sender: Member, body: bytes) -> None:
+    """A batch's calls, one after the other, as `cutline.participant.handling` makes them."""
+    methods, after = desk.sync_methods, desk.after
+    for message in read_frame(body):
+        kind, _number, method, packed = message
+        if kind == TELL and type(packed) is list and method in methods:
+            desk.in_handler = method
+            try:
+                methods[method](*packed)
+            except Exception as error:
+                raise HandlerRaised(method, error) from error
+            if after:
+                desk.drain()
+        else:
+            desk.handle(sender, message)
+
+
+def _dispatch_bare(receiver: Receiver, body: bytes) -> None:
+    methods: dict[str, Callable[..., Any]] = {"take": receiver.take}
+    for _kind, _number, method, packed in read_frame(body):
+        methods[method](*packed)
 
 
 def _send_batches(link: Link, out: list[bytes]) -> None:
@@ -61,22 +91,21 @@ def _receive() -> None:
     events: queue.SimpleQueue[Any] = queue.SimpleQueue()
     transport = GrpcTransport(_TOKEN, events.put, "unix:", "receiver")
     _say(address=transport.start())
-    live: dict[str, Any] = {}
+    sender = Member("sender", 1)
     for line in sys.stdin:
+        order = json.loads(line)
         receiver = Receiver()
-        receiver.expect(json.loads(line)["messages"])
-        methods: dict[str, Callable[..., Any]] = {"take": receiver.take}
+        receiver.expect(order["messages"])
+        desk = _desk("receiver", receiver)
         _say(ready=True)
         while not receiver.ended:
             event = events.get()
             if not isinstance(event, PacketIn):
                 continue
-            for _kind, _number, method, packed in read_frame(event.payload):
-                if type(packed) is list:
-                    methods[method](*packed)
-                else:
-                    args, kwargs = unpack_arguments(packed, participant="receiver", live=live)
-                    methods[method](*args, **kwargs)
+            if order["bare"]:
+                _dispatch_bare(receiver, event.payload)
+            else:
+                _dispatch(desk, sender, event.payload)
         _say(count=receiver.count, bytes=receiver.bytes, ended=receiver.ended)
     transport.close()
 
@@ -90,13 +119,20 @@ def _send(address: str) -> None:
     assert isinstance(event, LinkUp), event
     out: list[bytes] = []
     stub = _Stub(out)
+    desk = _desk("sender", None)
+    handle = Handle("receiver", name_of(Receiver), desk)
     _say(ready=True)
     for line in sys.stdin:
         order = json.loads(line)
         left, payload = order["messages"], bytes(order["size"])
         began = Receiver.clock()
         while left > 0:
-            send_chunk(stub, payload, min(CHUNK, left))
+            if order["bare"]:
+                send_chunk(stub, payload, min(CHUNK, left))
+            else:
+                send_chunk(handle, payload, min(CHUNK, left))
+                out += [message for _target, message in desk.out]
+                desk.out.clear()
             _send_batches(event.link, out)
             left -= CHUNK
         _say(began=began)
@@ -137,11 +173,11 @@ class StreamPair:
         process.stdin.write(json.dumps(doc) + "\n")
         process.stdin.flush()
 
-    def rate(self, messages: int, size: int) -> float:
+    def rate(self, messages: int, size: int, *, bare: bool = False) -> float:
         """Messages a second, from the sender's first call to the receiver's last."""
-        self._order(self._receiver, messages=messages)
+        self._order(self._receiver, messages=messages, bare=bare)
         self._hear(self._receiver)
-        self._order(self._sender, messages=messages, size=size)
+        self._order(self._sender, messages=messages, size=size, bare=bare)
         began = self._hear(self._sender)["began"]
         report = self._hear(self._receiver)
         if (report["count"], report["bytes"]) != (messages, messages * size):

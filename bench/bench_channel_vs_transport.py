@@ -89,6 +89,6 @@ def measure(*, rounds: int = 9, messages: int = 200_000, questions: int = 500) -
         samples_baseline=baseline,
         at_least=0.85,
         note=f"{messages} messages of {SIZE} B a round, counts checked on both sides; against a bare loop "
-        f"{median(a / b for a, b in zip(again, bare, strict=True)):.2f}; a question of the driver that is not "
-        f"logged is answered in {question * 1e6:.0f} us (median of {questions})",
+        f"{median(a / b for a, b in zip(again, bare, strict=True)):.2f}; a question of the driver that is "
+        f"not logged is answered in {question * 1e6:.0f} us (median of {questions})",
     )

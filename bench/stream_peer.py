@@ -2,8 +2,8 @@
 
 Two processes, a receiver and a sender, run by `StreamPair`. Calls are made, encoded and dispatched as
 participants do it (a `Handle` and a `Desk` at both ends), batches are as large as frames; but there are no
-numbers, digests, acks, credit, captures, counters or flight recorder. ``bare`` leaves handles and desks out as
-well: a loop that decodes and calls, the least that a program could write that has only one kind of message.
+numbers, digests, acks, credit, captures, counters or flight recorder. ``bare`` leaves handles and desks out
+as well: a loop that decodes and calls, the least that a program with one kind of message could do.
 
 Each process takes one JSON document a line on standard input and answers with one a line.
 """

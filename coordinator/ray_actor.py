@@ -25,7 +25,7 @@ from cutline.participant.ray_refs import install
 
 from .begin import begin, coordinate
 from .launch_ray import RayLauncher, namespace_of
-from .ray_nodes import check_nodes, own_node, pinned_to
+from .ray_nodes import check_nodes, draining_nodes, own_node, pinned_to
 from .ray_noise import OWN_PIDS, quiet_own_deaths
 
 __all__ = ("RayCoordinator", "RaySupervisor", "connect_ray")
@@ -121,8 +121,8 @@ class RaySupervisor:
             "max_restarts": 0,
             "max_task_retries": 0,
             "runtime_env": {"env_vars": self._env},
-            # Near the driver, whose sockets it uses; elsewhere if that node is not for it.
-            "scheduling_strategy": pinned_to(own_node(), soft=True),
+            # On the driver's node: lost with the driver, or not at all.
+            "scheduling_strategy": pinned_to(own_node(), soft=own_node() in draining_nodes()),
         }
         spec = {**self.spec, "take_over": take_over, "ray": ray.__version__}
         kind: Any = ray.remote(RayCoordinator)

@@ -27,7 +27,7 @@ import cutline
 from cutline.coordinator.ray_nodes import own_node
 from cutline.errors import CutlineError
 from tests.cluster.machines import SEAT, cluster, node_of
-from tests.programs.ring import SIZE, Ring, ask_until_kept, connect, judge
+from tests.programs.ring import SIZE, Ring, again, ask_until_kept, connect, judge
 
 __all__ = ("Holder", "main")
 
@@ -67,9 +67,13 @@ def lose_a_node(made: Any, system: Any, ring: dict[str, Any], folder: Path) -> d
     for name in held:
         ring[name].hold.tell(str(gate))
     _until(lambda: {_running(system, name) for name in held} == {"hold"}, "the handlers")
+    before = system.status()
+    newest = max([before["committed"], *before["undecided"]])
     asked = threading.Thread(target=_ask, args=(system,), daemon=True)
     asked.start()
-    open_now: list[int] = _until(lambda: system.status()["undecided"], "an open checkpoint")
+    open_now: list[int] = _until(
+        lambda: [number for number in system.status()["undecided"] if number > newest], "an open checkpoint"
+    )
     made.remove_node(victim, allow_graceful=False)
     killed_at = time.monotonic()
     _until(lambda: _noticed(system, "aborted", checkpoint=open_now[0]), "the end of the checkpoint")
@@ -111,11 +115,12 @@ def run(made: Any, messages: int, folder: Path) -> int:
         up = time.monotonic() - began
         for token in range(8):
             spawned[token % SIZE].take.options(key=f"token {token}").tell(token)
-        _until(lambda: system.status()["committed"] >= 2, "a cut with messages in it")
+        _until(lambda: system.status()["handlers"] > messages // 20, "some messages")
+        system.checkpoint()
         loss = lose_a_node(made, system, dict(zip(names, spawned, strict=True)), folder)
         reports: list[Any] = []
         while sum(len(applied) for applied, _faults in reports) < messages:
-            while system.status()["handlers"] < messages:
+            while again(system.status)["handlers"] < messages:
                 time.sleep(0.1)
             reports = [ask_until_kept(one)[0] for one in spawned]
         wrong = judge(reports, messages)
@@ -129,7 +134,7 @@ def run(made: Any, messages: int, folder: Path) -> int:
             "back_to_checkpoint": recovered[0]["checkpoint"],
             "handlers_rerun": sum(notice["handlers_rerun"] for notice in recovered),
             "recoveries": len(recovered),
-            "committed": system.status()["committed"],
+            "committed": again(system.status)["committed"],
             "up_s": round(up, 1),
             "seconds": round(time.monotonic() - began, 1),
             "wrong": wrong,

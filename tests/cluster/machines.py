@@ -19,6 +19,8 @@ from typing import Any
 import ray
 from ray.cluster_utils import Cluster
 
+from tests.programs.ring import again
+
 __all__ = ("SEAT", "blind_node", "cannot_unshare", "cluster", "node_of")
 
 # What participants ask for, so that Ray spreads them over nodes that have it.
@@ -47,7 +49,7 @@ def cluster(*, nodes: int, seats: int = 4) -> Iterator[Any]:
 
 def node_of(system: Any, name: str) -> str:
     """Where a participant is."""
-    return str(system.status()["participants"][name]["node"])
+    return str(again(system.status)["participants"][name]["node"])
 
 
 def cannot_unshare() -> str:

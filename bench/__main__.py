@@ -12,7 +12,7 @@ import os
 import platform
 import sys
 from collections.abc import Sequence
-from importlib import import_module
+from importlib import import_module, metadata
 from pathlib import Path
 from typing import Any
 
@@ -26,12 +26,25 @@ def row_names(folder: Path) -> list[str]:
     return sorted(path.stem.removeprefix("bench_") for path in folder.glob("bench_*.py"))
 
 
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return platform.processor() or platform.machine()
+    models = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return models[0] if models else platform.machine()
+
+
 def _machine() -> dict[str, Any]:
+    """What the figures were measured on, and how busy it was by then."""
     return {
         "system": platform.platform(),
-        "processor": platform.processor() or platform.machine(),
+        "processor": _processor(),
         "cores": os.cpu_count(),
+        "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        "load": list(os.getloadavg()),
         "python": platform.python_version(),
+        "packages": {name: metadata.version(name) for name in ("grpcio", "msgpack", "numpy")},
     }
 
 

@@ -2,7 +2,8 @@
 
 One participant holds an array of random numbers, which no compression shortens. Between two checkpoints it
 writes new random numbers to 1 % of its pages, at random places. What a checkpoint wrote is the size of its
-packs, those of all participants.
+packs in the folder, those of all participants. At the end the array of the newest image, read through all of
+its deltas, must be the one that the participant holds.
 """
 
 from __future__ import annotations
@@ -11,9 +12,11 @@ import tempfile
 from typing import Any
 
 import numpy as np
+from blake3 import blake3
 
 import cutline
 from bench.row import Row
+from cutline.storage.image import ImageRef, read_image
 
 __all__ = ("Painter", "measure")
 
@@ -35,8 +38,27 @@ class Painter:
         rows[chosen] = self.random.integers(0, 1 << 32, (len(chosen), PAGE // 4), dtype=np.uint32)
         return len(chosen) * PAGE
 
+    def digest(self) -> bytes:
+        """What the array holds."""
+        return _digest(self.canvas)
 
-def measure(*, rounds: int = 12, mebibytes: int = 128, share: float = 0.01) -> Row:
+
+def _digest(content: Any) -> bytes:
+    digest: bytes = blake3(memoryview(content).cast("B")).digest()
+    return digest
+
+
+def _written(system: cutline.System, number: int) -> tuple[float, ImageRef]:
+    """Bytes of the checkpoint's packs, and the painter's image."""
+    row = next(row for row in system.checkpoints() if row.checkpoint == number)
+    if row.kind != "delta":
+        raise AssertionError(f"checkpoint {number} is {row.kind}, the row is about deltas")
+    images = system.store.read_manifest(row).images
+    size = sum(system.store.blobs.size(image.ref.key) for image in images.values())
+    return float(size), images["painter"].ref
+
+
+def measure(*, rounds: int = 12, mebibytes: int = 256, share: float = 0.01) -> Row:
     """The row; see the module's head."""
     written, changed = [], []
     with tempfile.TemporaryDirectory(prefix="cutline-bench-") as folder:
@@ -46,11 +68,11 @@ def measure(*, rounds: int = 12, mebibytes: int = 128, share: float = 0.01) -> R
             system.checkpoint()
             for _ in range(rounds):
                 changed.append(float(painter.paint.options(durable=False).remote(share).result(timeout=60)))
-                number = system.checkpoint()
-                row = next(row for row in system.checkpoints() if row.checkpoint == number)
-                if row.kind != "delta":
-                    raise AssertionError(f"checkpoint {number} is {row.kind}, the row is about deltas")
-                written.append(float(row.summary["written_bytes"]))
+                size, ref = _written(system, system.checkpoint())
+                written.append(size)
+            (kept,) = read_image(system.store.blobs, ref).regions.values()
+            if _digest(kept) != painter.digest.options(durable=False).remote().result(timeout=60):
+                raise AssertionError("the newest image is not what the participant holds")
         finally:
             system.stop()
     return Row(

@@ -9,6 +9,7 @@ import pytest
 
 from bench.__main__ import main, row_names
 from bench.bench_capture_delay_queued import measure as measure_delay
+from bench.bench_channel_vs_transport import measure as measure_channel
 from bench.bench_written_per_changed import measure as measure_written
 from bench.row import Row, interleave
 
@@ -84,6 +85,23 @@ def test_rounds_are_taken_in_turns_and_the_order_changes() -> None:
     ours, baseline = interleave(3, lambda: side("a"), lambda: side("b"), warm=1)
     assert "".join(taken) == "baabbaab"
     assert len(ours) == len(baseline) == 3
+
+
+def test_the_machine_is_described(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    row = Row("some", "ms", [1.0], [1.0], at_most=2)
+    monkeypatch.setattr("bench.bench_written_per_changed.measure", lambda: row)
+    assert main(["--json", "--only", "written_per_changed"]) == 0
+    doc = json.loads(capsys.readouterr().out)
+    assert doc["rows"] == [row.to_doc()]
+    assert {"system", "processor", "cores", "memory_bytes", "load", "python"} <= set(doc["machine"])
+
+
+def test_channel_vs_transport_runs_small() -> None:
+    row = measure_channel(rounds=1, messages=3000, questions=3)
+    assert row.samples_ours[0] > 0 and row.samples_baseline[0] > 0
+    assert "counts checked" in row.note
 
 
 def test_written_per_changed_runs_small() -> None:

@@ -86,6 +86,7 @@ def begin(
             "program": spec["program"],
             "break_mode": settings.break_mode,
             "check_awaits": settings.check_awaits,
+            "by_reference": settings.by_reference,
         }
         launcher = launcher_kind(
             coordinator.post, common, folder=Path(spec["run_folder"]), hash_seed=int(lineage[:7], 16)

@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, TypeVar
 
 from cutline.errors import AnswerForgotten, Misuse, ReplayMismatch
@@ -20,6 +21,7 @@ from cutline.participant.handle import CallOptions, Handle, Ref, live_loaders, m
 from cutline.participant.late import Gates, late_call
 from cutline.participant.likeness import call_digest
 from cutline.participant.messages import ASK, pack_arguments, unpack_error, unpack_value
+from cutline.participant.pickling import Join
 from cutline.participant.submission import Place, Submission
 
 from .births import Births, outcome
@@ -45,8 +47,11 @@ class _InLoop:
 class DriverPort:
     """`cutline.participant.handle.Port` for user threads of the driver."""
 
-    def __init__(self, runner: DriverRunner, cluster: str = "") -> None:
+    def __init__(
+        self, runner: DriverRunner, cluster: str = "", join: Callable[..., Any] | None = None
+    ) -> None:
         self.runner = runner
+        self.join = join
         self.gates = Gates()
         self.births = Births(runner, self, cluster)
         self.live = live_loaders(self._load_handle, self._load_ref)
@@ -148,8 +153,13 @@ class DriverPort:
         self.check()
         self.births.check(target)
         late = late_call(args, kwargs)
-        said, carried = self._pack(target, method, *(late.outline() if late is not None else (args, kwargs)))
         body = self._loop()
+        # What is logged is logged as bytes.
+        join: Join | None = None
+        if self.join is not None and not (options.durable and body is None):
+            join = partial(self.join, compared=body is not None)
+        shown: tuple[Any, Any] = (args, kwargs) if late is None else late.outline()
+        said, carried = self._pack(target, method, *shown, join)
         place, known = self._place(body, target, method, said)
         if known is not None:
             return -known
@@ -160,7 +170,7 @@ class DriverPort:
             self.runner.waiting[number] = answer
 
         def go() -> None:
-            packed = (said, carried) if late is None else self._pack(target, method, *late.filled())
+            packed = (said, carried) if late is None else self._pack(target, method, *late.filled(), join)
             self._submit(kind, number, target, method, *packed, options, place, body, answer)
 
         def failed(error: Exception) -> None:
@@ -175,12 +185,15 @@ class DriverPort:
             body.late.append(done)
         return number
 
-    def _pack(self, target: str, method: str, args: Any, kwargs: Any) -> tuple[Any, tuple[int, ...]]:
+    def _pack(
+        self, target: str, method: str, args: Any, kwargs: Any, join: Join | None
+    ) -> tuple[Any, tuple[int, ...]]:
         """Packed arguments, and the numbers of own questions whose Refs are among them."""
         where = f"arguments of {target}.{method}"
         carried = self._local.carried = []
         try:
-            return pack_arguments(args, kwargs, participant=self.name, where=where), tuple(carried)
+            packed = pack_arguments(args, kwargs, participant=self.name, where=where, join=join)
+            return packed, tuple(carried)
         finally:
             self._local.carried = None
 

@@ -22,6 +22,7 @@ from cutline.errors import CutlineError, SystemStopped
 from cutline.participant.host_ray import check_versions, cluster_name
 from cutline.participant.messages import pack_error, unpack_error
 from cutline.participant.ray_refs import install
+from cutline.participant.ray_store import ray_store
 
 from .begin import begin, coordinate
 from .launch_ray import RayLauncher, namespace_of
@@ -100,6 +101,7 @@ class RaySupervisor:
         self.deaths: list[dict[str, Any]] = []
         self._disconnected = False
         self.cluster = cluster_name()
+        self.parcel_store = ray_store() if spec["settings"]["by_reference"] else None
         self._env = {"PYTHONPATH": os.pathsep.join(spec["program"]["path"])}
         check_nodes(Path(spec["store"]), Path(spec["run_folder"]), self._env)
         self.first = self._start(take_over=False)

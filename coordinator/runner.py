@@ -69,6 +69,7 @@ class Settings:
     rollback_grace: float = 30.0
     max_deaths: int = 20
     spawn_timeout: float = 60.0
+    by_reference: int = 1 << 20
     # Where the system outlives its driver's process: seconds until it stops without one. None: it does not.
     driver_grace: float | None = None
     break_mode: str = ""

@@ -16,6 +16,7 @@ import msgpack
 
 from cutline.errors import CutlineError, SystemStopped
 from cutline.participant.messages import unpack_error
+from cutline.participant.parcels import ParcelStore
 
 __all__ = ("Supervising", "Supervisor")
 
@@ -31,6 +32,7 @@ class Supervising(Protocol):
     first: dict[str, Any]
     # Which cluster it runs on, where options of participants can name places of one.
     cluster: str
+    parcel_store: ParcelStore | None
     back: Callable[[dict[str, Any]], None]
     stopping: bool
     deaths: list[dict[str, Any]]
@@ -47,6 +49,7 @@ class Supervisor:
     """Owns the coordinator's process for as long as the driver lives."""
 
     cluster = ""
+    parcel_store: ParcelStore | None = None
 
     def __init__(self, spec: dict[str, Any], failed: Callable[[CutlineError], None]) -> None:
         self.spec = spec

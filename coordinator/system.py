@@ -24,12 +24,13 @@ from typing import Any
 from cutline.barrier import Member
 from cutline.errors import CannotRestore, CutlineError, Misuse, SystemHalted, SystemStopped
 from cutline.participant.classes import name_of
-from cutline.participant.driver import DRIVER, DriverRunner, DriverState
+from cutline.participant.driver import DRIVER, DriverState
 from cutline.participant.endpoint_file import read_endpoint
 from cutline.participant.handle import Handle, bound_port
 from cutline.participant.host_process import start_beat
 from cutline.participant.ingress import IngressLog
 from cutline.participant.method_table import MethodTable
+from cutline.participant.parcelling import ParcelDriver
 from cutline.participant.persist import Persister
 from cutline.participant.processes import process_started
 from cutline.participant.program import describe_program
@@ -60,6 +61,7 @@ def start(
     checkpoint_timeout: float = 60.0,
     spawn_timeout: float = 60.0,
     driver_grace: float = 30.0,
+    by_reference: int = 1 << 20,
     fresh: bool = False,
     restore: str | None = None,
     quiet: bool = False,
@@ -83,6 +85,9 @@ def start(
             of the cluster included; SpawnFailed after them, naming what is not there.
         driver_grace: on a Ray cluster that outlives this program: seconds after which the system stops when
             the program has ended without stopping it. A program that is started again need not wait.
+        by_reference: bytes; on Ray, arguments with arrays that are at least so large travel through Ray's
+            object store, and their large arrays arrive read-only, as Ray's do. 0: none. Calls of the driver
+            that are logged (all but those in loops and those with ``durable=False``) travel as bytes.
         fresh: begin anew even if there is something to resume. Nothing old is deleted.
         restore: a checkpoint id or a savepoint's label: begin a new lineage from there. Inputs that were
             logged after it are not delivered again.
@@ -120,6 +125,7 @@ def start(
         # Plain processes notice the end of the driver's pipe.
         "driver_grace": driver_grace if chosen == "ray" else None,
         "check_awaits": check_awaits,
+        "by_reference": by_reference,
         "break_mode": break_mode,
     }
     spec = {
@@ -205,6 +211,7 @@ class System:
             class_name=name_of(DriverState),
             options={},
             started=process_started(os.getpid()),
+            by_reference=spec["settings"]["by_reference"],
         )
         token = spec["token"]
 
@@ -212,7 +219,8 @@ class System:
             endpoint = read_endpoint(self.folder, self.name)
             return endpoint.address if endpoint is not None and endpoint.token == token else ""
 
-        runner = DriverRunner(setup, store.blobs, coordinator, classes=MethodTable())
+        runner = ParcelDriver(setup, store.blobs, coordinator, classes=MethodTable())
+        runner.parcels.store = self._supervisor.parcel_store
         runner.log = IngressLog(self.folder / "ingress" / f"{lineage}.log")
         self._runner = runner
         runner.notice = self._noticed
@@ -220,7 +228,7 @@ class System:
             token, runner.post, "unix:", DRIVER, greeting=lambda: runner.peers.greeting()
         )
         runner.attach(transport, Persister(store.blobs, runner.post, DRIVER))
-        self._port = DriverPort(runner, self._supervisor.cluster)
+        self._port = DriverPort(runner, self._supervisor.cluster, runner.parcels.join)
         runner.be_born(DriverState)
         runner.address = transport.start()
         self._stop_beat = start_beat(runner)

@@ -93,6 +93,8 @@ class Desk(Suspended):
         self._methods: dict[str, tuple[Any, bool]] = {}
         self.sync_methods: dict[str, Callable[..., Any]] = {}
         self.after: deque[Callable[[], None]] = deque()
+        # Large arguments that travel beside their messages, where a host has a way for them.
+        self.parcels: Any = None
 
     @property
     def name(self) -> str:

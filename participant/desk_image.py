@@ -21,7 +21,9 @@ __all__ = ("desk_to_doc", "load_desk", "rerun")
 def desk_to_doc(desk: Desk) -> dict[str, Any]:
     """All that an image must hold of the calls."""
     desk.sweep()
+    parcels = desk.parcels.to_doc() if desk.parcels is not None else []
     return {
+        **({"parcels": parcels} if parcels else {}),
         "handled": desk.handled,
         "handlers": desk.handlers,
         "next_number": desk.next_number,
@@ -37,6 +39,8 @@ def desk_to_doc(desk: Desk) -> dict[str, Any]:
 
 def load_desk(desk: Desk, doc: dict[str, Any]) -> None:
     """Takes back what an image holds; `rerun` then brings the suspended handlers to where they stood."""
+    if "parcels" in doc:
+        desk.parcels.load(doc["parcels"])
     desk.handled = doc["handled"]
     desk.handlers = doc["handlers"]
     desk.next_number = doc["next_number"]

@@ -27,6 +27,7 @@ from .endpoint_file import read_endpoint
 from .flight import Flight
 from .messages import pack_error, unpack_arguments
 from .method_table import MethodTable
+from .parcelling import Parcelling
 from .persist import Persister
 from .processes import process_started
 from .program import install_program
@@ -43,7 +44,7 @@ SWITCH_SECONDS = 0.0005
 _log = logging.getLogger("cutline")
 
 
-def serve(raw: bytes, kind: type[Runner] = Runner, node: str = "") -> int:
+def serve(raw: bytes, kind: type[Runner] = Parcelling, node: str = "") -> int:
     """The entry of a participant process; `raw` is the launch document the coordinator made.
 
     Args:
@@ -68,7 +69,7 @@ def serve(raw: bytes, kind: type[Runner] = Runner, node: str = "") -> int:
     return 0
 
 
-def build(spec: Mapping[str, Any], kind: type[Runner] = Runner, node: str = "") -> Runner:
+def build(spec: Mapping[str, Any], kind: type[Runner] = Parcelling, node: str = "") -> Runner:
     """The runner of a launch document, with its transport and persister."""
     member = Member(*spec["member"])
     setup = Setup(
@@ -79,6 +80,7 @@ def build(spec: Mapping[str, Any], kind: type[Runner] = Runner, node: str = "") 
         options=spec["options"],
         launch=spec["launch"],
         check_awaits=spec["check_awaits"],
+        by_reference=spec["by_reference"],
         started=process_started(os.getpid()),
         node=node,
     )

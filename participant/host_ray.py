@@ -20,8 +20,11 @@ import ray.actor
 from cutline.errors import Misuse, SpawnFailed
 
 from .host_process import serve
+from .persist import Persister
 from .ray_refs import install
 from .ray_runner import RayRunner
+from .ray_store import ray_store
+from .transport import Transport
 
 __all__ = ("RayHost", "check_versions", "cluster_name", "refuse_exit")
 
@@ -54,6 +57,15 @@ def refuse_exit() -> None:
     )
 
 
+class _Hosted(RayRunner):
+    """A runner in a worker of Ray: its large arguments travel through Ray's object store."""
+
+    def attach(self, transport: Transport, persister: Persister) -> None:
+        super().attach(transport, persister)
+        if self.setup.by_reference:
+            self.parcels.store = ray_store()
+
+
 class RayHost:
     """What `ray.remote` wraps; never subclassed by user code, never subclasses it."""
 
@@ -62,7 +74,7 @@ class RayHost:
         install()
         leave: Callable[[], None] = ray.actor.exit_actor
         ray.actor.exit_actor = refuse_exit
-        status = serve(document, RayRunner, ray.get_runtime_context().get_node_id())
+        status = serve(document, _Hosted, ray.get_runtime_context().get_node_id())
         # A detached actor outlives its last call; this one has nothing left to do.
         leave()
         return status

@@ -12,12 +12,13 @@ from __future__ import annotations
 import io
 import pickletools
 import struct
+from collections.abc import Sequence
 from typing import Any
 
 import msgpack
 from xxhash import xxh3_64, xxh3_64_intdigest
 
-__all__ = ("likeness", "call_digest")
+__all__ = ("likeness", "likeness_of", "call_digest")
 
 _SKIPPED = frozenset(("PROTO", "FRAME"))
 _GETS = frozenset(("BINGET", "LONG_BINGET"))
@@ -37,25 +38,33 @@ class _Node:
 
 def likeness(payload: bytes) -> int:
     """A digest of a message made by `cutline.participant.pickling.dumps`."""
-    stream, beside = payload, b""
-    if not payload[0]:
-        (count,) = struct.unpack_from("<Q", payload, 1)
-        (length,) = struct.unpack_from("<Q", payload, 9)
-        at = 9 + 8 * (count + 1)
-        stream, beside = payload[at : at + length], payload[at + length :]
+    if payload[0]:
+        return likeness_of(payload, ())
+    (count,) = struct.unpack_from("<Q", payload, 1)
+    (length,) = struct.unpack_from("<Q", payload, 9)
+    at = 9 + 8 * (count + 1)
+    return likeness_of(payload[at : at + length], (payload[at + length :],))
+
+
+def likeness_of(stream: bytes, beside: Sequence[bytes | memoryview]) -> int:
+    """The same of a pickle and the arrays that travel beside it."""
     whole = xxh3_64()
     try:
         whole.update(_digest(_tree(stream)))
     except RecursionError:
         # Nested deeper than we can follow: as written, then.
         whole.update(stream)
-    whole.update(beside)
+    for each in beside:
+        whole.update(each)
     return whole.intdigest()
 
 
 def call_digest(kind: int, detail: str | int, arguments: Any) -> int:
     """What a re-run must say again: the kind of message, the method (or question), the packed arguments."""
     said = likeness(arguments) if type(arguments) is bytes else arguments
+    if isinstance(said, msgpack.ExtType):
+        # A parcel's token ends with the likeness of what is in it.
+        said = int.from_bytes(said.data[-8:], "big")
     return xxh3_64_intdigest(msgpack.packb((kind, detail, said)))
 
 

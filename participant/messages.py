@@ -15,7 +15,7 @@ import msgpack
 
 from cutline.errors import CutlineError, RemoteError
 
-from .pickling import dumps, loads
+from .pickling import Join, dumps, loads
 
 __all__ = (
     "ASK",
@@ -70,15 +70,22 @@ def are_plain(args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
     return True
 
 
-def pack_arguments(args: tuple[Any, ...], kwargs: Mapping[str, Any], *, participant: str, where: str) -> Any:
-    """Arguments as a list of plain values, or as a pickle.
+def pack_arguments(
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    *,
+    participant: str,
+    where: str,
+    join: Join | None = None,
+) -> Any:
+    """Arguments as a list of plain values, or as a pickle, or as what `join` makes of a large one.
 
     Raises:
         CannotCapture: something that cannot travel, with its path.
     """
     if are_plain(args, kwargs):
         return list(args)
-    return dumps((args, dict(kwargs)), participant=participant, where=where)
+    return dumps((args, dict(kwargs)), participant=participant, where=where, join=join)
 
 
 def unpack_arguments(
@@ -105,7 +112,7 @@ def pack_error(error: BaseException, *, participant: str) -> bytes:
     """An exception with its traceback as text; one that does not pickle becomes a `RemoteError`."""
     story = "".join(traceback.format_exception(type(error), error, error.__traceback__)).rstrip()
     try:
-        packed = dumps((error, story), participant=participant, where="exception")
+        packed: bytes = dumps((error, story), participant=participant, where="exception")
         loads(packed, participant=participant, live={})
     except Exception as refusal:
         stand_in = RemoteError(

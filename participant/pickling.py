@@ -21,7 +21,7 @@ import io
 import pickle
 import struct
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -33,11 +33,12 @@ from .classes import Classes
 from .kinds import Kinds, PersistentTypes, Refused
 from .memory import span
 from .paths import deepest, find_culprit, path_of
-from .rebuild import MARKS, Loader, TrialLoader
+from .rebuild import MARKS, Borrower, Loader, TrialLoader
 
-__all__ = ("Live", "Opener", "dumps", "loads", "prove", "refusal")
+__all__ = ("Apart", "Join", "Live", "Opener", "dumps", "loads", "prove", "refusal")
 
 Live = Mapping[str, Callable[..., Any]]
+Join = Callable[[bytes, Sequence[memoryview]], Any]
 _STACK_GLOBAL = b"\x93"
 _REBUILD = Loader.__module__
 _NOBODY: Live = {}
@@ -93,7 +94,7 @@ class _Writer:
         self._pickler = pickle.Pickler(self._stream, 5, buffer_callback=self._beside.append)
         self._pickler.dispatch_table = self.kinds
 
-    def write(self, value: Any) -> bytes:
+    def write(self, value: Any, join: Join | None = None) -> Any:
         kinds, arrays = self.kinds, self._arrays
         kinds.begin(arrays)
         try:
@@ -102,7 +103,7 @@ class _Writer:
                     self._pickler.dump(value)
                     if arrays.is_used():
                         arrays.check()
-                    return self._joined() if self._beside else self._stream.getvalue()
+                    return self._joined(join) if self._beside else self._stream.getvalue()
                 except Regroup as regroup:
                     merged = [*regroup.spans, *arrays.merged]
                     kinds.forget()
@@ -119,15 +120,35 @@ class _Writer:
         self._stream.seek(0)
         self._stream.truncate()
 
-    def _joined(self) -> bytes:
+    def _joined(self, join: Join | None) -> Any:
         stream = self._stream.getvalue()
         raws = [buffer.raw() for buffer in self._beside]
-        lengths = [len(stream), *(raw.nbytes for raw in raws)]
         try:
-            return b"".join([struct.pack(f"<BQ{len(lengths)}Q", 0, len(raws), *lengths), stream, *raws])
+            apart = None if join is None else join(stream, raws)
+            return _lay_out(stream, raws) if apart is None else apart
         finally:
             for raw in raws:
                 raw.release()
+
+
+def _lay_out(stream: bytes, buffers: Sequence[Any]) -> bytes:
+    lengths = [len(stream), *(len(buffer) for buffer in buffers)]
+    head = struct.pack(f"<BQ{len(lengths)}Q", 0, len(buffers), *lengths)
+    return b"".join([head, stream, *buffers])
+
+
+class Apart:
+    """A message whose arrays are not in one block with its pickle; large ones stay there, read-only."""
+
+    __slots__ = ("stream", "buffers")
+
+    def __init__(self, parts: Sequence[Any]) -> None:
+        self.stream: bytes = parts[0]
+        self.buffers = parts[1:]
+
+    def joined(self) -> bytes:
+        """The same as `dumps` makes it."""
+        return _lay_out(self.stream, self.buffers)
 
 
 class _Own(threading.local):
@@ -138,8 +159,10 @@ class _Own(threading.local):
 _own = _Own()
 
 
-def dumps(value: Any, *, participant: str, where: str) -> bytes:
+def dumps(value: Any, *, participant: str, where: str, join: Join | None = None) -> Any:
     """A value as bytes. `where` names it in errors, e.g. "argument" or "answer of critic.review".
+
+    `join`: asked what to make of a pickle with arrays beside it; None is bytes, anything else is returned.
 
     Raises:
         CannotCapture: something that cannot travel, with the participant and the path.
@@ -150,9 +173,9 @@ def dumps(value: Any, *, participant: str, where: str) -> bytes:
         writer = _Writer()
     writer.busy = True
     try:
-        payload = writer.write(value)
+        payload = writer.write(value, join)
         if writer.kinds.fresh:
-            prove(writer.kinds, payload=payload)
+            prove(writer.kinds, payload=payload if type(payload) is bytes else None)
         return payload
     except Exception as error:
         refused = refusal(value, error, writer.kinds, participant=participant, name=where)
@@ -164,9 +187,13 @@ def dumps(value: Any, *, participant: str, where: str) -> bytes:
 
 
 def loads(
-    payload: bytes | memoryview, *, participant: str, live: Live = _NOBODY, classes: Classes = _DEFAULT
+    payload: bytes | memoryview | Apart,
+    *,
+    participant: str,
+    live: Live = _NOBODY,
+    classes: Classes = _DEFAULT,
 ) -> Any:
-    """The value; arrays are writable unless they were read-only when sent.
+    """The value; arrays are writable unless they were read-only when sent, or are large and `Apart`.
 
     Raises:
         ClassMissing: this program lacks a class that the message names.
@@ -184,8 +211,15 @@ def loads(
         ) from error
 
 
-def _load(payload: bytes | memoryview, live: Live, classes: Classes) -> Any:
-    if payload[0]:
+def _load(payload: bytes | memoryview | Apart, live: Live, classes: Classes) -> Any:
+    loader = Loader()
+    buffers: Sequence[Any] | None
+    if isinstance(payload, Apart):
+        stream, buffers = io.BytesIO(payload.stream), payload.buffers
+        if b"_tensor" not in payload.stream:
+            # A tensor can only stand on memory that may be written to.
+            loader = Borrower()
+    elif payload[0]:
         if type(payload) is bytes and _STACK_GLOBAL not in payload:
             return pickle.loads(payload)
         stream, buffers = io.BytesIO(payload), None
@@ -200,7 +234,6 @@ def _load(payload: bytes | memoryview, live: Live, classes: Classes) -> Any:
         for length in lengths[1:]:
             buffers.append(view[at : at + length])
             at += length
-    loader = Loader()
     value = Opener(stream, loader, classes, live, buffers).load()
     loader.finish()
     return value

@@ -15,11 +15,11 @@ from typing import Any, NamedTuple
 
 from cutline.barrier import Member
 
-from .desk import Desk, HandlerRaised
+from .desk import HandlerRaised
 from .handle import CallOptions, Ref
 from .late import LateCall, late_call
-from .messages import ASK, TELL, encode_ask, encode_tell, pack_arguments, pack_error
-from .runner import Runner
+from .messages import ASK, TELL, encode_ask, encode_tell, pack_error
+from .parcelling import ParcelDesk, Parcelling
 
 __all__ = ("LateDesk", "LateMessage", "RayRunner")
 
@@ -34,14 +34,13 @@ class LateMessage(NamedTuple):
     method: str
     call: LateCall
 
-    def encode(self, participant: str) -> bytes:
+    def encode(self, desk: LateDesk) -> bytes:
         """The bytes.
 
         Raises:
             Exception: what the task behind an argument raised, or CannotCapture for its value.
         """
-        where = f"arguments of {self.target}.{self.method}"
-        arguments = pack_arguments(*self.call.filled(), participant=participant, where=where)
+        arguments = desk._packed(self.target, self.method, *self.call.filled())
         if self.number:
             return encode_ask(self.number, self.method, arguments)
         return encode_tell(self.method, arguments)
@@ -53,7 +52,7 @@ class _Ready(NamedTuple):
     name: str
 
 
-class LateDesk(Desk):
+class LateDesk(ParcelDesk):
     """A desk that takes ObjectRefs as arguments."""
 
     out: list[Any]
@@ -78,9 +77,10 @@ class LateDesk(Desk):
             self.out.append((target, LateMessage(0, target, method, call)))
 
 
-class RayRunner(Runner):
+class RayRunner(Parcelling):
     """See the module's head."""
 
+    desk: LateDesk
     desk_kind = LateDesk
 
     def _new_desk(self, instance: object) -> None:
@@ -123,7 +123,7 @@ class RayRunner(Runner):
                 if not message.call.ready:
                     return
                 try:
-                    message_bytes = message.encode(self.me.name)
+                    message_bytes = message.encode(self.desk)
                 except Exception as error:
                     waiting.popleft()
                     self._failed(message, error)

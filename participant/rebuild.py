@@ -22,7 +22,10 @@ from cutline.errors import CannotRestore
 from .classes import slot_names
 from .memory import dense
 
-__all__ = ("Loader", "TrialLoader", "MARKS", "mark")
+__all__ = ("BORROWED", "Borrower", "Loader", "TrialLoader", "MARKS", "mark")
+
+# Bytes from which on an array that came by reference is not copied.
+BORROWED = 1 << 20
 
 
 class Loader:
@@ -150,6 +153,24 @@ class Loader:
         from .tensors import load_tensor
 
         return load_tensor(*arguments)
+
+
+class Borrower(Loader):
+    """Leaves large arrays where their bytes are, in somebody else's memory: read-only, and not copied."""
+
+    def _root(
+        self,
+        dtype: np.dtype[Any],
+        shape: tuple[int, ...],
+        content: Any,
+        strides: tuple[int, ...] | None = None,
+        readonly: bool = False,
+    ) -> np.ndarray[Any, Any]:
+        if type(content) is int or len(content) < BORROWED:
+            return super()._root(dtype, shape, content, strides, readonly)
+        made: np.ndarray[Any, Any] = np.ndarray(shape, dtype, buffer=content, strides=strides)
+        made.flags.writeable = False
+        return made
 
 
 class TrialLoader(Loader):

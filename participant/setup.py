@@ -25,5 +25,7 @@ class Setup:
     pid: int = field(default_factory=os.getpid)
     started: float = 0.0
     check_awaits: bool = False
+    # Bytes from which on arguments travel by reference where that can be; 0: never.
+    by_reference: int = 0
     # The machine of a cluster that it runs on; empty where there is only one.
     node: str = ""

@@ -11,6 +11,7 @@ import numpy as np
 import ray
 
 import cutline
+from cutline.participant.handle import current_port
 
 
 @cutline.actor(num_cpus=0.1)
@@ -132,3 +133,39 @@ def broken() -> None:
 @ray.remote(num_cpus=0)
 def twice(value: Any) -> Any:
     return 2 * value
+
+
+@cutline.actor
+class Store:
+    """Takes large arrays, and may be slow about it."""
+
+    def __init__(self) -> None:
+        self.held: Any = None
+        self.sums: list[float] = []
+
+    def take(self, array: Any, seconds: float = 0.0) -> tuple[float, bool]:
+        time.sleep(seconds)
+        self.sums.append(float(array[0] + array[-1]))
+        return self.sums[-1], bool(array.flags.writeable)
+
+    async def take_slowly(self, array: Any, other: Any) -> float:
+        there = await other.take.remote(array)
+        return float(array[0]) + float(there[0])
+
+    def hold(self, array: Any) -> None:
+        self.held = array
+
+    def look(self) -> tuple[float, list[float]]:
+        return float(0 if self.held is None else self.held.sum()), self.sums
+
+    def send(self, other: Any, count: int, seconds: float) -> None:
+        for number in range(count):
+            other.take.tell(np.full(300_000, float(number)), seconds)
+
+    def pid(self) -> int:
+        return os.getpid()
+
+    def under_way(self) -> list[int]:
+        """How many parcels this participant has sent and not forgotten, and how many wait here."""
+        port: Any = current_port()
+        return [len(port.parcels.out), len(port.parcels.waiting)]

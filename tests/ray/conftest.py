@@ -27,9 +27,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(scope="module")
 def local_ray() -> Iterator[None]:
     """A local Ray with more CPUs than the machine has; nothing here needs them."""
-    ray.init(
-        "local", num_cpus=16, resources={"lamp": 1}, include_dashboard=False, log_to_driver=False
-    )
+    ray.init("local", num_cpus=16, resources={"lamp": 1}, include_dashboard=False, log_to_driver=False)
     try:
         yield
     finally:

@@ -1,0 +1,122 @@
+"""Runners and desks whose large arguments may travel as parcels; see `cutline.participant.parcels`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import msgpack
+
+from cutline.barrier import Member
+from cutline.barrier.actions import EndpointAction, SendFrame
+
+from .desk import Desk
+from .driver import DriverRunner
+from .messages import pack_arguments
+from .parcels import Parcel, Parcels, is_parcel_packet
+from .pickling import Apart
+from .runner import Runner
+from .setup import Setup
+from .transport import PacketIn
+
+__all__ = ("ParcelDesk", "ParcelDriver", "Parcelling")
+
+
+class ParcelDesk(Desk):
+    """A desk that makes parcels of large arguments and opens those that come."""
+
+    parcels: Parcels
+
+    def handle(self, sender: Member, message: list[Any]) -> None:
+        packed = message[3]
+        if type(packed) is msgpack.ExtType:
+            message = [*message[:3], Apart(self.parcels.open(packed.data))]
+        super().handle(sender, message)
+
+    def _begin(self, coroutine: Any, sender: Member | None, question: int, method: str, packed: Any) -> None:
+        # It may be suspended, and then is in images with the bytes that it can be run again from.
+        arguments = packed.joined() if type(packed) is Apart else packed
+        super()._begin(coroutine, sender, question, method, arguments)
+
+    def _packed(self, target: str, method: str, args: Any, kwargs: Any) -> Any:
+        where = f"arguments of {target}.{method}"
+        join = partial(self.parcels.join, compared=self.active is not None) if self.parcels.minimum else None
+        packed = pack_arguments(args, kwargs, participant=self.name, where=where, join=join)
+        if type(packed) is Parcel:
+            self.parcels.note(packed)
+        return packed
+
+
+class Parcelling(Runner):
+    """A runner that sends parcels ahead of their frames, and takes those that come."""
+
+    desk: ParcelDesk
+    desk_kind = ParcelDesk
+
+    def __init__(self, setup: Setup, *rest: Any, **named: Any) -> None:
+        self.parcels = Parcels(setup.by_reference)
+        super().__init__(setup, *rest, **named)
+
+    def _new_desk(self, instance: object) -> None:
+        self.parcels.clear()
+        super()._new_desk(instance)
+        self.desk.parcels = self.parcels
+
+    def release(self, out: list[tuple[str | Member, Any]]) -> None:
+        if self.parcels.fresh:
+            self.parcels.leaving(message for _, message in out if type(message) is bytes)
+        super().release(out)
+
+    def _perform(self, actions: list[EndpointAction]) -> None:
+        if self.parcels.out or self.parcels.waiting:
+            assert self.endpoint is not None
+            self.parcels.sweep(self.endpoint)
+            for action in actions:
+                if isinstance(action, SendFrame):
+                    self._accompany(action)
+        super()._perform(actions)
+
+    def _accompany(self, action: SendFrame) -> None:
+        link = self.peers.link(action.peer)
+        if link is None:
+            return
+        frame = action.frame
+        for packet in self.parcels.accompany(self._stamp(action.peer), frame.last, frame.body):
+            link.send(packet)
+
+    def _packet(self, event: PacketIn) -> None:
+        if self.parcels.broken and event.link in self.parcels.broken:
+            # What follows a parcel that was not to be had comes again, on another link.
+            return
+        if self.endpoint is None or not is_parcel_packet(event.payload):
+            super()._packet(event)
+        elif not self.parcels.arrived(event.payload, self.me, self.setup.run, self.endpoint):
+            self.parcels.broken.add(event.link)
+            event.link.close()
+
+    def go(self) -> None:
+        assert self.endpoint is not None
+        for packet in self.early:
+            if is_parcel_packet(packet):
+                self.parcels.arrived(packet, self.me, self.setup.run, self.endpoint)
+        self.early = [packet for packet in self.early if not is_parcel_packet(packet)]
+        super().go()
+
+
+class ParcelDriver(Parcelling, DriverRunner):
+    """The driver's runner."""
+
+    def _apply(
+        self,
+        kind: str,
+        number: int,
+        target: str,
+        method: str,
+        arguments: Any,
+        key: str | None,
+        carried: Sequence[int],
+    ) -> None:
+        if type(arguments) is Parcel:
+            self.parcels.note(arguments)
+        super()._apply(kind, number, target, method, arguments, key, carried)

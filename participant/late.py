@@ -24,6 +24,8 @@ __all__ = ("Gates", "LateCall", "is_object_ref", "late_call")
 
 # What stands for an ObjectRef where two runs of the same code are compared: each has names of its own.
 _PLACE = "\0cutline: an ObjectRef"
+# Asked first: most arguments are of these types.
+_NEVER = frozenset((type(None), bool, int, float, str, bytes, list, tuple, dict))
 
 
 def is_object_ref(value: object) -> bool:
@@ -93,7 +95,10 @@ def late_call(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> LateCall | No
     """A `LateCall`, if an argument is an ObjectRef."""
     if "ray" not in sys.modules:
         return None
-    if any(map(is_object_ref, args)) or any(map(is_object_ref, kwargs.values())):
+    for value in args:
+        if type(value) not in _NEVER and is_object_ref(value):
+            return LateCall(args, kwargs)
+    if kwargs and any(map(is_object_ref, kwargs.values())):
         return LateCall(args, kwargs)
     return None
 

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import array
 import ctypes
+from abc import ABC, abstractmethod
 from pickle import PickleBuffer
 from typing import Any, NoReturn
 
@@ -61,7 +62,7 @@ class Regroup(Exception):
         self.spans = spans
 
 
-class Arrays:
+class Arrays(ABC):
     """The arrays of one pickling. `merged`: address ranges to be written as one owner each."""
 
     def __init__(self, merged: list[tuple[int, int]] | None = None) -> None:
@@ -77,7 +78,19 @@ class Arrays:
 
     def reduce(self, shown: Array) -> Reduced:
         """How an exact ndarray is written."""
-        raise NotImplementedError
+        if self.standing_ids and id(shown) in self.standing_ids:
+            return self.root(shown, shown)
+        if shown.dtype.hasobject:
+            return self.objects_of(shown)
+        if not shown.nbytes:
+            return self.empty(shown)
+        if self.merged and (merged := self.in_merged(shown)) is not None:
+            return merged
+        return self.by_owner(shown)
+
+    @abstractmethod
+    def by_owner(self, shown: Array) -> Reduced:
+        """How an array with bytes of its own, or in an owner's memory, is written."""
 
     def content(self, owner: Any, memory: Bytes) -> Any:
         """An owner's memory: bytes, or the slot of a region."""
@@ -246,15 +259,7 @@ class StateArrays(Arrays):
         self.slots.append(memory)
         return len(self.slots) - 1
 
-    def reduce(self, shown: Array) -> Reduced:
-        if self.standing_ids and id(shown) in self.standing_ids:
-            return self.root(shown, shown)
-        if shown.dtype.hasobject:
-            return self.objects_of(shown)
-        if not shown.nbytes:
-            return self.empty(shown)
-        if self.merged and (merged := self.in_merged(shown)) is not None:
-            return merged
+    def by_owner(self, shown: Array) -> Reduced:
         owner = shown if shown.base is None else owner_of(shown)
         if owner is shown and (memory := dense(shown)) is not None:
             self.roots.append(shown)
@@ -322,15 +327,7 @@ class MessageArrays(Arrays):
         self._met = True
         return PickleBuffer(memory.data)
 
-    def reduce(self, shown: Array) -> Reduced:
-        if self.standing_ids and id(shown) in self.standing_ids:
-            return self.root(shown, shown)
-        if shown.dtype.hasobject:
-            return self.objects_of(shown)
-        if not shown.nbytes:
-            return self.empty(shown)
-        if self.merged and (merged := self.in_merged(shown)) is not None:
-            return merged
+    def by_owner(self, shown: Array) -> Reduced:
         owner = shown if shown.base is None else owner_of(shown)
         if isinstance(owner, (bytearray, array.array)):
             place = self.object_owner(owner)

@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from .arrays import Arrays
+from .arrays import Arrays, MessageArrays
 from .tensors import is_tensor_kind, reduce_tensor
 
 __all__ = ("Kinds", "PersistentTypes", "Refused", "refusal_of")
@@ -78,7 +78,7 @@ class Kinds(dict[type, Callable[[Any], Any]]):
     def __init__(self, persistent: PersistentTypes | None = None) -> None:
         super().__init__()
         self.persistent = dict(persistent or {})
-        self.arrays: Arrays = Arrays()
+        self.arrays: Arrays = MessageArrays()
         self.fresh: list[Any] = []
         self.versioned: set[type] = set()
         self._forget_all()

@@ -24,11 +24,17 @@ else:
 ROOT = Path(__file__).resolve().parent.parent
 GIVEN = ROOT / "tests" / "inputs"
 MADE_BY_TOOLS = frozenset("build dist node_modules __pycache__ checkpoints".split())
+MARKER = "cutline.json"
 Law = Callable[[str], list[str]]
 
 
 def _files(top: Path) -> Iterator[Path]:
-    """The project's own files below ``top``; links are not followed, so each file comes once."""
+    """The project's own files below ``top``; links are not followed, so each file comes once.
+
+    A storage folder, as a demo or a program tried in the checkout leaves it, is not the project's.
+    """
+    if (top / MARKER).exists():
+        return
     for path in sorted(top.iterdir()):
         if path.is_symlink() or path.name in MADE_BY_TOOLS or path.name.endswith(".egg-info"):
             continue
@@ -80,6 +86,15 @@ def _law_name(law: Law) -> str:
     inner = law.func if isinstance(law, functools.partial) else law
     room = law.keywords["room"] if isinstance(law, functools.partial) else ""
     return f"{inner.__name__} {room}".strip()
+
+
+def test_a_storage_folder_in_the_checkout_is_not_the_projects(tmp_path: Path) -> None:
+    (tmp_path / "own.py").write_text("x = 1")
+    (tmp_path / "tried" / "corpus").mkdir(parents=True)
+    (tmp_path / "tried" / "corpus" / "garbage.py").write_bytes(b"\x00\x8b")
+    assert len(list(_files(tmp_path))) == 2
+    (tmp_path / "tried" / MARKER).write_text("{}")
+    assert [path.name for path in _files(tmp_path)] == ["own.py"]
 
 
 @pytest.mark.parametrize(("law", "files", "bad"), LAWS, ids=[_law_name(law) for law, _, _ in LAWS])

@@ -22,6 +22,7 @@ __all__ = (
     "MARK",
     "Program",
     "again",
+    "comes_to",
     "kill",
     "left_over",
     "marked",
@@ -47,6 +48,15 @@ def until(found: Callable[[], T], what: str, timeout: float = 20.0) -> T:
             return outcome
         if time.monotonic() > deadline:
             raise AssertionError(f"waited {timeout:.0f} s for: {what}")
+        time.sleep(0.01)
+
+
+def comes_to(found: Callable[[], T], wanted: T, what: str, timeout: float = 20.0) -> None:
+    """Waits until the outcome is `wanted`: what comes in parts is not judged by its first part."""
+    deadline = time.monotonic() + timeout
+    while (outcome := found()) != wanted:
+        if time.monotonic() > deadline:
+            assert outcome == wanted, f"{timeout:.0f} s for: {what}"
         time.sleep(0.01)
 
 

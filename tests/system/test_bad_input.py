@@ -22,7 +22,7 @@ from cutline.errors import (
     WrongToken,
 )
 from tests.system.actors import Bouncer, Counter, Faulty, Locked, Patient, Shared
-from tests.system.living import again, kill, until
+from tests.system.living import again, comes_to, kill
 
 
 class Exits:
@@ -153,7 +153,7 @@ def test_nobody_of_that_name_in_a_handler(system: cutline.System) -> None:
     sender = system.spawn("sender", Sender, system.handle("nobody"))
     assert "'nobody'" in sender.ask.remote().result(timeout=20)
     sender.ask_then.tell()
-    assert until(lambda: sender.heard.remote().result(), "the error") == ["UnknownParticipant"]
+    comes_to(lambda: sender.heard.remote().result(), ["UnknownParticipant"], "the error")
 
 
 def test_a_typo_fails_at_the_caller(system: cutline.System) -> None:

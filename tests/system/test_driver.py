@@ -14,7 +14,7 @@ import pytest
 import cutline
 from cutline.errors import Misuse, ReplayMismatch, RolledBack, StateChangedBeforeAwait
 from tests.system.actors import Answerer, Counter, Patient, Shared, Sloppy
-from tests.system.living import again, kill, pid_of, recoveries, until
+from tests.system.living import again, comes_to, kill, pid_of, recoveries, until
 
 STEPS = 12
 
@@ -167,9 +167,9 @@ def test_inputs_keep_their_order_and_wait_for_what_they_follow(system: cutline.S
     # The driver asks the second only after the first has answered; at the replay it must be so too.
     assert first.work.remote(0.3).result() == 1
     second.ask_done.tell()
-    assert until(lambda: ask(lambda: second.answers.remote()), "the answer") == [1]
+    comes_to(lambda: ask(lambda: second.answers.remote()), [1], "the answer")
     kill(system, "cause", "effect")
-    assert until(lambda: ask(lambda: second.answers.remote()), "the replay") == [1]
+    comes_to(lambda: ask(lambda: second.answers.remote()), [1], "the replay")
 
 
 def test_wait_and_get(system: cutline.System) -> None:
@@ -213,9 +213,9 @@ def test_handles_and_refs_live_in_states_and_messages(system: cutline.System) ->
     kill(system, "lender", "borrower", "lent")
     # All of it comes out of the images now: handles, Refs, the answers behind them.
     again(lambda: one.follow.tell())
-    assert until(lambda: ask(lambda: one.answers.remote()), "continuations") == [(0, 1), (1, 3), (2, 6)]
+    comes_to(lambda: ask(lambda: one.answers.remote()), [(0, 1), (1, 3), (2, 6)], "continuations")
     one.lend.remote(two).result()
-    assert until(lambda: ask(lambda: two.answers.remote()), "borrowing") == [("borrowed", [1, 3, 6], 6)]
+    comes_to(lambda: ask(lambda: two.answers.remote()), [("borrowed", [1, 3, 6], 6)], "borrowing")
     again(system.checkpoint)
     kill(system, "borrower")
     assert ask(lambda: two.answers.remote()) == [("borrowed", [1, 3, 6], 6)]

@@ -27,8 +27,10 @@ SIZE = 100
 class ChannelPair:
     """A system of a sender and a receiver, and one measurement after the other."""
 
-    def __init__(self, folder: str) -> None:
-        self.system = cutline.start(folder, name="channel", interval=None, fresh=True, quiet=True)
+    def __init__(self, folder: str, runtime: str = "process") -> None:
+        self.system = cutline.start(
+            folder, name="channel", interval=None, fresh=True, quiet=True, runtime=runtime
+        )
         self.receiver: Any = self.system.spawn("receiver", Receiver)
         self.sender: Any = self.system.spawn("sender", Sender, self.receiver, SIZE)
 

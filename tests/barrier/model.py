@@ -364,9 +364,7 @@ class Hosts:
 
     # -- restoring -----------------------------------------------------------------------------
 
-    def restore(
-        self, host: Host, epoch: int, checkpoint: int, floor: int, members: Sequence[Member]
-    ) -> None:
+    def restore(self, host: Host, epoch: int, checkpoint: int, floor: int, members: Sequence[Member]) -> None:
         """A host becomes what the image of a cut says, in a new epoch; nothing flows yet."""
         image = self.images.get((checkpoint, host.member)) if host.member in members else None
         table = ChannelTable({}, {}) if image is None else image.table

@@ -269,9 +269,7 @@ class World(Hosts):
         state = self.recovery.state
         if isinstance(state, recovery.Restoring):
             for member in state.waiting:
-                self.hosts[member].orders.append(
-                    recovery.RollBack(member, state.epoch, state.checkpoint)
-                )
+                self.hosts[member].orders.append(recovery.RollBack(member, state.epoch, state.checkpoint))
             return
         for host in self.hosts.values():
             if host.epoch == self.epoch and not host.flowing:
@@ -345,9 +343,7 @@ class World(Hosts):
         if self.manifests and self.rng.random() < 0.5:
             number = self.manifests.pop()
             failed = self.rng.random() < 0.1
-            self.coordinate(
-                commit.ManifestFailed(number, DISK) if failed else commit.ManifestDurable(number)
-            )
+            self.coordinate(commit.ManifestFailed(number, DISK) if failed else commit.ManifestDurable(number))
         elif self.rows:
             self.write_row(self.rows.pop(self.rng.randrange(len(self.rows))))
         elif self.hasty and self.commit.undecided:

@@ -40,9 +40,7 @@ def linked(*peers: Member) -> Endpoint:
 
 
 def initiated(*undecided: int, newest: int = 0, committed: int = 0, epoch: int = 1) -> Initiated:
-    return Initiated(
-        epoch, tuple(Open(n, False) for n in undecided), newest or max(undecided), committed
-    )
+    return Initiated(epoch, tuple(Open(n, False) for n in undecided), newest or max(undecided), committed)
 
 
 def captured(end: Endpoint, *checkpoints: int) -> ChannelTable:

@@ -83,9 +83,7 @@ def test_garbage_is_a_value_error(packet: bytes) -> None:
 scalars = st.none() | st.booleans() | st.integers(-5, 2**64 - 1) | st.floats() | st.text() | st.binary()
 documents = st.recursive(
     scalars,
-    lambda inner: (
-        st.lists(inner, max_size=14) | st.dictionaries(st.text(max_size=3), inner, max_size=3)
-    ),
+    lambda inner: st.lists(inner, max_size=14) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
     max_leaves=20,
 )
 likely_fields = (1, 2, 3, "A", "run", (), [[1, 2, True]], [[1, 2]], b"x", True)

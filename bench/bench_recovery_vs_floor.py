@@ -1,0 +1,119 @@
+"""From the SIGKILL of one of four participants until all handle messages again, against what it must take.
+
+The participants are Ray actors with 256 MiB of array each, which does not compress. After the kill the driver
+asks the lost one until a new process answers, then the other three: they have gone back to the checkpoint as
+well. What their arrays hold is checked after each round.
+
+The floor is what a program without any checkpointer would wait for: Ray's own restart of an actor that holds
+nothing, and the reading of the lost one's bytes from its files. Both sides read what the page cache has.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import tempfile
+import time
+from typing import Any
+
+import numpy as np
+import ray
+from xxhash import xxh3_64_intdigest
+
+import cutline
+from bench.ray_peers import Echo, local_ray, restart_seconds
+from bench.row import Row, interleave
+from cutline.errors import RolledBack
+
+__all__ = ("Ballast", "measure")
+
+_PATIENCE = 120.0
+
+
+class Ballast:
+    """Holds bytes that do not compress."""
+
+    def __init__(self, seed: int, size: int) -> None:
+        self.held = np.random.default_rng(seed).integers(0, 256, size, np.uint8)
+
+    def pid(self) -> int:
+        """Which process this is."""
+        return os.getpid()
+
+    def digest(self) -> int:
+        """What the bytes are."""
+        return int(xxh3_64_intdigest(self.held.data))
+
+
+class _Crew:
+    def __init__(self, folder: str, size: int, runtime: str) -> None:
+        self.victim = 0
+        self.system = cutline.start(
+            folder, name="crew", interval=None, fresh=True, quiet=True, runtime=runtime
+        )
+        self.crew: list[Any] = [self.system.spawn(f"b{n}", Ballast, n, size) for n in range(4)]
+        self.digests = [self._ask(each.digest) for each in self.crew]
+        self.system.checkpoint()
+
+    @staticmethod
+    def _ask(method: Any) -> Any:
+        """The answer of a read; asked again if a recovery comes between."""
+        deadline = time.monotonic() + _PATIENCE
+        while True:
+            try:
+                return method.options(durable=False).remote().result(timeout=_PATIENCE)
+            except RolledBack:
+                if time.monotonic() > deadline:
+                    raise
+
+    def recovery(self) -> float:
+        """Seconds from the kill until all four have answered after it."""
+        self.victim = (self.victim + 1) % len(self.crew)
+        lost = self.crew[self.victim]
+        before = self._ask(lost.pid)
+        began = time.monotonic()
+        os.kill(before, signal.SIGKILL)
+        while self._ask(lost.pid) == before:
+            if time.monotonic() - began > _PATIENCE:
+                raise TimeoutError(f"no other process than {before} answers for {lost!r}")
+        for each in self.crew:
+            self._ask(each.pid)
+        taken = time.monotonic() - began
+        if [self._ask(each.digest) for each in self.crew] != self.digests:
+            raise AssertionError(f"after the loss of {lost!r} the arrays hold something else")
+        return taken
+
+    def reading(self) -> float:
+        """Seconds to read the files of the lost one's image into fresh memory."""
+        store = self.system.store
+        images = store.read_manifest(store.catalog.find("crew", "newest")).images
+        began = time.monotonic()
+        for key in images[f"b{self.victim}"].ref.chain:
+            room = np.empty(store.blobs.size(key), np.uint8)
+            if store.blobs.read_into(key, 0, room.data) != room.size:
+                raise AssertionError(f"{key} is shorter than it was")
+        return time.monotonic() - began
+
+
+def measure(*, rounds: int = 8, size: int = 256 << 20) -> Row:
+    """The row; see the module's head."""
+    with tempfile.TemporaryDirectory(prefix="cutline-bench-") as folder, local_ray():
+        plain: Any = ray.remote(Echo)
+        actor = plain.options(max_restarts=-1, max_task_retries=-1).remote()
+        crew = _Crew(folder, size, "ray")
+        try:
+            ours, baseline = interleave(
+                rounds, crew.recovery, lambda: restart_seconds(actor) + crew.reading()
+            )
+        finally:
+            crew.system.stop(checkpoint=False)
+            ray.kill(actor)
+    return Row(
+        name="recovery_vs_floor",
+        unit="s",
+        samples_ours=ours,
+        samples_baseline=baseline,
+        at_most=1.2,
+        note=f"1 of 4 killed, {size >> 20} MiB each, on Ray; the floor: Ray's restart of an empty actor, and "
+        "the reading of the lost one's files; contents checked after each round",
+    )

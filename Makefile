@@ -31,8 +31,10 @@ check: $(STAMP)
 	$(BIN)/mypy
 	$(BIN)/python -m pytest -q tests/test_tidy.py tests/test_errors.py tests/test_exports.py
 
+# On plain processes, then on Ray with a part of the files: starting processes takes longer there.
 demo: $(STAMP)
 	$(BIN)/cutline demo
+	$(BIN)/cutline demo --runtime ray --files 200
 
 bench: $(STAMP)
 	$(BIN)/python -m bench

@@ -1,4 +1,4 @@
-"""The command line: ``cutline demo | checkpoint | savepoint | list | show | stop``.
+"""The command line: ``cutline demo | bench | checkpoint | savepoint | list | show | stop``.
 
 Reading commands (`list`, `show`) read the storage folder and work with or without a running system; the
 others talk to the running one through its endpoint file. Errors end with status 1 and one line.
@@ -23,6 +23,8 @@ from cutline.storage import Store, open_store
 
 from .client import Client
 from .demo import DemoOptions, run_demo
+from .trials import Trials, run_trials
+from .trials_report import print_trials, shown_bytes, shown_seconds
 
 __all__ = ("main", "app")
 
@@ -137,18 +139,10 @@ def print_checkpoints(rows: list[Any], storage: Path) -> None:
             time.strftime("%H:%M:%S", time.localtime(row.decided_at)),
             str(facts.get("participants", "")),
             str(facts.get("in_flight_messages", "")),
-            _size(facts.get("written_bytes", 0)),
+            shown_bytes(facts.get("written_bytes", 0)),
             f"{facts.get('stall_ms_max', 0.0):.1f} ms",
         )
     _console.print(table)
-
-
-def _size(count: float) -> str:
-    for unit in ("B", "KiB", "MiB"):
-        if count < 1024:
-            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
-        count /= 1024
-    return f"{count:.1f} GiB"
 
 
 def _row_doc(row: Any) -> dict[str, Any]:
@@ -201,7 +195,9 @@ def show(
         table.add_column(column, justify="left" if column in ("participant", "kind") else "right")
     for participant, image in doc["images"].items():
         handled = row.summary.get("handled", {}).get(participant, "")
-        table.add_row(participant, image["kind"], _size(image["bytes"]), str(image["packs"]), str(handled))
+        table.add_row(
+            participant, image["kind"], shown_bytes(image["bytes"]), str(image["packs"]), str(handled)
+        )
     _console.print(table)
 
 
@@ -239,6 +235,36 @@ def demo(
         runtime=runtime,
     )
     raise typer.Exit(run_demo(options))
+
+
+@app.command()
+@_plainly
+def bench(
+    program: Annotated[Path, typer.Argument(help="A Python program that calls cutline.start.")],
+    arguments: Annotated[list[str] | None, typer.Argument(help="Its arguments, after --.")] = None,
+    rounds: Annotated[int, typer.Option(help="How often it is run without and with checkpoints.")] = 3,
+    interval: Annotated[
+        float | None, typer.Option(help="Seconds between checkpoints; without it, what the program passes.")
+    ] = None,
+    hours: Annotated[
+        float, typer.Option(help="Hours between two losses of a process that you expect.")
+    ] = 24.0,
+    storage: Annotated[
+        Path, typer.Option("--storage", "-s", help="Where the runs keep checkpoints while they last.")
+    ] = Path(),
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON document.")] = False,
+) -> None:
+    """Run your own program without and with checkpoints: overhead, stall, bytes, and a suggested interval."""
+    trials = Trials(program, arguments or (), rounds, interval, hours, storage)
+
+    def told(side: str, seconds: float) -> None:
+        _errors.print(f"{side} checkpoints: {shown_seconds(seconds)}", highlight=False)
+
+    document = run_trials(trials, told)
+    if as_json:
+        print(json.dumps(document))
+    else:
+        print_trials(document, _console)
 
 
 def main() -> None:

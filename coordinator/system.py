@@ -22,7 +22,14 @@ from pathlib import Path
 from typing import Any
 
 from cutline.barrier import Member
-from cutline.errors import CannotRestore, CutlineError, Misuse, SystemHalted, SystemStopped
+from cutline.errors import (
+    CannotRestore,
+    CutlineError,
+    Misuse,
+    StoreNotWritable,
+    SystemHalted,
+    SystemStopped,
+)
 from cutline.participant.classes import name_of
 from cutline.participant.driver import DRIVER, DriverState
 from cutline.participant.endpoint_file import read_endpoint
@@ -39,6 +46,7 @@ from cutline.participant.transport_grpc import GrpcTransport
 from cutline.storage import open_store
 
 from .driver_port import DriverPort, outcome
+from .environment import Report, Told, told_by_environment
 from .loops import run_loop, sealed
 from .ray_noise import OWN_PIDS
 from .supervise import Supervising, Supervisor
@@ -71,6 +79,9 @@ def start(
     break_mode: str = "",
 ) -> System:
     """Starts a system, or resumes it from its newest checkpoint.
+
+    The environment variables CUTLINE_STORAGE and CUTLINE_INTERVAL take the place of two arguments
+    (`cutline.coordinator.environment`).
 
     Args:
         storage: the folder that checkpoints are kept in; made if it is not there.
@@ -106,17 +117,19 @@ def start(
         CheckpointNotFound: `restore` names nothing.
         ClassMissing, CannotRestore: the program lacks what the checkpoint names.
         PortInUse: the address of `listen` is taken.
+        Misuse: an environment variable has a value that means nothing.
     """
+    told = told_by_environment(storage, interval)
     if not quiet and not _log.handlers and not logging.getLogger().handlers:
         handler = logging.StreamHandler(sys.stderr)
         handler.setFormatter(logging.Formatter("cutline: %(message)s"))
         _log.addHandler(handler)
         _log.setLevel(logging.INFO)
-    folder = Path(storage).absolute()
+    folder = Path(told.storage).absolute()
     chosen = _runtime(runtime)
     settings = {
         "system": name,
-        "interval": interval,
+        "interval": told.interval,
         "min_pause": min_pause,
         "full_every": full_every,
         "keep": keep,
@@ -140,7 +153,7 @@ def start(
         "fresh": fresh,
         "restore": restore,
     }
-    return System(spec, folder, quiet)
+    return System(spec, folder, quiet, told)
 
 
 def _runtime(wanted: str | None) -> str:
@@ -166,7 +179,7 @@ def _supervise(spec: dict[str, Any], failed: Callable[[CutlineError], None]) -> 
 class System:
     """A running system. Use as a context manager, or call `stop`."""
 
-    def __init__(self, spec: dict[str, Any], folder: Path, quiet: bool) -> None:
+    def __init__(self, spec: dict[str, Any], folder: Path, quiet: bool, told: Told) -> None:
         self.name: str = spec["settings"]["system"]
         self.folder = folder
         self.notices: list[dict[str, Any]] = []
@@ -197,6 +210,7 @@ class System:
             self._say(
                 f"resumed from checkpoint {self.resumed} ({len(self._runner.known_names) - 1} participants)"
             )
+        self._report = Report(told.report, self.name, told.interval, self.notices)
 
     def _build(self, spec: dict[str, Any]) -> None:
         lineage = self._supervisor.first["lineage"]
@@ -412,6 +426,10 @@ class System:
             self._stopped = True
         for name, error in self._port.births.untold().items():
             self._say(f"{name} never came up: {type(error).__name__}: {error}")
+        try:
+            self._report.write()
+        except StoreNotWritable as error:
+            self._say(f"no report was written: {error}")
         try:
             if checkpoint and self._runner.fault is None:
                 self._runner.rolled_back = None

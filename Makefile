@@ -9,7 +9,7 @@ CANDIDATES := $(or $(PYTHON),python3 python3.13 python3.12 python3.11 python3.10
 USABLE := import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 10))
 PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check
 
-.PHONY: test test-cluster check demo bench clean test-adoption
+.PHONY: test test-cluster check demo bench clean test-adoption mutate
 .DEFAULT_GOAL := test
 
 test: $(STAMP)
@@ -25,6 +25,10 @@ test-cluster: $(STAMP)
 # Ten programs that users would write, on one Ray: a minute, so not part of `make test`.
 test-adoption: $(STAMP)
 	CUTLINE_TEST_ADOPTION=1 $(BIN)/python -m pytest -q tests/adoption
+
+# Every condition of barrier/ turned round, one at a time, against its tests: a minute or two.
+mutate: $(STAMP)
+	$(BIN)/python -m tests.mutate
 
 check: $(STAMP)
 	$(BIN)/ruff check .

@@ -120,7 +120,7 @@ class Outgoing:
 
     def flush(self) -> None:
         """Cuts what is pending, unless frames already wait for the link or the limit: then it can grow."""
-        if self.pending and (self.transmitted >= self.sent or self.pending_bytes >= FRAME_BYTES):
+        if self.transmitted >= self.sent or self.pending_bytes >= FRAME_BYTES:
             self.cut()
 
     def transmit(self) -> list[Frame]:
@@ -148,11 +148,9 @@ class Outgoing:
             raise ChannelBroken(
                 f"{self.peer.name} has received {positions.received} of a channel that sent {self.sent}"
             )
-        if positions.limit > self.limit:
-            self.limit = positions.limit
-        if positions.received > self.received:
-            self.received = positions.received
-            self.transmitted = max(self.transmitted, self.received)
+        self.limit = max(self.limit, positions.limit)
+        self.received = max(self.received, positions.received)
+        self.transmitted = max(self.transmitted, self.received)
         frames = self.frames
         while frames and frames[0].last <= positions.released:
             frame = frames.popleft()
@@ -213,7 +211,8 @@ class Incoming:
         end.frames.extend(part.frames)
         end.queued_bytes = sum(len(frame.body) for frame in part.frames)
         end.taken_last = part.frames[0].first - 1 if part.frames else part.upto
-        end.taken_digest = part.digest if not part.frames else 0
+        # While restored frames are left nobody reads it: no mark of the new epoch lies below the cut's end.
+        end.taken_digest = part.digest
         return end
 
     def arrived(self, frame: Frame) -> bool:
@@ -230,8 +229,6 @@ class Incoming:
             if following is None:
                 break
             self._append(following)
-        # What lies at or below `received` by now came twice.
-        self.early = {first: late for first, late in self.early.items() if first > self.received}
         return True
 
     def _append(self, frame: Frame) -> None:

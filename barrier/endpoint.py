@@ -163,7 +163,7 @@ class Endpoint:
         return [
             peer
             for peer, end in self.outgoing.items()
-            if not end.linked and (end.frames or end.pending) and peer != self.me
+            if not end.linked and (end.frames or end.pending)
         ]
 
     # -- sending -------------------------------------------------------------------------------
@@ -193,17 +193,14 @@ class Endpoint:
         sender.acked(Positions(receiver.received, receiver.received, receiver.received + self.window))
 
     def _flush(self, event: Flush) -> list[EndpointAction]:
-        actions: list[EndpointAction] = []
-        if self._touched:
-            actions += self._acks()
-        if self._dirty:
-            committed = self.snapshot.committed
-            for peer, sender in list(self._dirty.items()):
-                sender.flush()
-                marks = self._marks(sender)
-                actions += [SendFrame(peer, marks, committed, frame) for frame in sender.transmit()]
-                if sender.linked and not sender.pending and sender.transmitted >= sender.sent:
-                    del self._dirty[peer]
+        actions = self._acks()
+        committed = self.snapshot.committed
+        for peer, sender in list(self._dirty.items()):
+            sender.flush()
+            marks = self._marks(sender)
+            actions += [SendFrame(peer, marks, committed, frame) for frame in sender.transmit()]
+            if not sender.pending and sender.transmitted >= sender.sent:
+                del self._dirty[peer]
         return actions
 
     def _marks(self, sender: Outgoing) -> tuple[Mark, ...]:

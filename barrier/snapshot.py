@@ -59,13 +59,10 @@ class LocalSnapshot:
         for checkpoint, full in opens:
             if not self.is_decided(checkpoint):
                 self.full.setdefault(checkpoint, full)
-                if checkpoint > self.newest:
-                    self.newest = checkpoint
+                self.newest = max(self.newest, checkpoint)
 
     def due(self) -> list[Open]:
         """Undecided ids not yet captured here, ascending."""
-        if len(self.captured) == len(self.full):
-            return []
         return [Open(n, self.full[n]) for n in sorted(self.full) if n not in self.captured]
 
     def open_captures(self) -> list[tuple[int, bool]]:
@@ -82,8 +79,8 @@ class LocalSnapshot:
         self.newest = max(self.newest, checkpoint)
         self.full.pop(checkpoint, None)
         was_captured = self.captured.pop(checkpoint, False) and checkpoint not in self.born_into
-        if committed and was_captured and (self.base is None or checkpoint > self.base):
-            self.base = checkpoint
+        if committed and was_captured:
+            self.base = checkpoint if self.base is None else max(self.base, checkpoint)
         return was_captured
 
     def missing(self, undecided: Sequence[Open], newest: int) -> list[int]:

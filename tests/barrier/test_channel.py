@@ -56,6 +56,14 @@ def test_a_frame_is_full_at_its_bytes() -> None:
     assert ranges(end.frames) == [(1, 2), (3, 3)]
 
 
+def test_every_frame_is_filled_to_its_bytes() -> None:
+    half = bytes(FRAME_BYTES // 2)
+    end = Outgoing(B)
+    end.push([half] * 5)
+    end.cut()
+    assert ranges(end.frames) == [(1, 2), (3, 4), (5, 5)]
+
+
 def test_a_message_larger_than_a_frame_travels_alone() -> None:
     end = Outgoing(B)
     end.push([bytes(FRAME_BYTES + 1), bytes(FRAME_BYTES), b"z"])

@@ -11,7 +11,7 @@ from __future__ import annotations
 from . import actions, commit, cut, events, recovery, wire
 from .channel import ChannelBroken, Incoming, Outgoing
 from .endpoint import Endpoint
-from .messages import ChannelTable, Frame, InPart, Mark, Member, Open, OutPart, Positions, Stamp
+from .messages import ChannelTable, Frame, InPart, Mark, Member, Open, OutPart, Positions, Spawn, Stamp
 from .snapshot import LocalSnapshot
 
 __all__ = (
@@ -28,6 +28,7 @@ __all__ = (
     "OutPart",
     "Outgoing",
     "Positions",
+    "Spawn",
     "Stamp",
     "actions",
     "commit",

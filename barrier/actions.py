@@ -7,9 +7,9 @@ it. `Report` may only be sent for images that are durable: the endpoint sees to 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from .messages import ChannelTable, Frame, Mark, Member, Positions
+from .messages import ChannelTable, Frame, Mark, Member, Positions, Spawn
 
 __all__ = (
     "SendFrame",
@@ -20,6 +20,8 @@ __all__ = (
     "Complain",
     "Settle",
     "Dial",
+    "AskBirth",
+    "Heed",
     "EndpointAction",
 )
 
@@ -86,4 +88,18 @@ class Dial(NamedTuple):
     peer: Member
 
 
-EndpointAction = SendFrame | SendMarker | SendAck | Capture | Report | Complain | Settle | Dial
+class AskBirth(NamedTuple):
+    """Ask the coordinator for a newborn, and again whenever it may not have heard it."""
+
+    spawn: Spawn
+
+
+class Heed(NamedTuple):
+    """Act on what the coordinator said of who there is; nothing that it bears on is left to be captured."""
+
+    word: Any
+
+
+EndpointAction = (
+    SendFrame | SendMarker | SendAck | Capture | Report | Complain | Settle | Dial | AskBirth | Heed
+)

@@ -27,10 +27,12 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from .actions import (
+    AskBirth,
     Capture,
     Complain,
     Dial,
     EndpointAction,
+    Heed,
     Report,
     SendAck,
     SendFrame,
@@ -53,8 +55,11 @@ from .events import (
     MarkerArrived,
     Released,
     Settled,
+    SpawnAnswered,
+    Spawned,
+    Told,
 )
-from .messages import ChannelTable, Mark, Member, Positions, Stamp
+from .messages import ChannelTable, Mark, Member, Positions, Spawn, Stamp
 from .snapshot import LocalSnapshot
 
 __all__ = ("Endpoint", "MAILBOX_BYTES")
@@ -93,10 +98,16 @@ class Endpoint:
         self._touched: dict[Member, Incoming] = {}
         self._tables: dict[int, ChannelTable] = {}
         self._reports: dict[int, Report | Complain] = {}
+        # Spawns are messages too: in the outbox, and so in every cut, until the newborn may be used.
+        self.spawns: dict[int, Spawn] = {}
+        self._words: list[Any] = []
         if channels is not None:
             self._restore(channels)
         self._steps: dict[type, Callable[[Any], list[EndpointAction]]] = {
             Released: self._released,
+            Spawned: self._spawned,
+            SpawnAnswered: self._spawn_answered,
+            Told: self._told,
             Flush: self._flush,
             FrameArrived: self._frame_arrived,
             MarkerArrived: self._marker_arrived,
@@ -120,6 +131,7 @@ class Endpoint:
         for peer, out_part in channels.outgoing.items():
             sender = self.outgoing[peer] = Outgoing.restored(peer, out_part, self.window)
             self._dirty[peer] = sender
+        self.spawns = {spawn.number: spawn for spawn in channels.spawns}
 
     def handle(self, event: EndpointEvent) -> list[EndpointAction]:
         """One event in, its actions out.
@@ -137,9 +149,9 @@ class Endpoint:
 
     @property
     def due(self) -> bool:
-        """Whether something is to be captured at the next boundary."""
+        """Whether something is to be captured, or heeded, at the next boundary."""
         snapshot = self.snapshot
-        return len(snapshot.captured) != len(snapshot.full)
+        return len(snapshot.captured) != len(snapshot.full) or bool(self._words)
 
     @property
     def head(self) -> Incoming | None:
@@ -182,6 +194,14 @@ class Endpoint:
             return []
         self._dirty[event.peer] = sender
         return [] if sender.linked else [Dial(event.peer)]
+
+    def _spawned(self, event: Spawned) -> list[EndpointAction]:
+        self.spawns[event.spawn.number] = event.spawn
+        return [AskBirth(event.spawn)]
+
+    def _spawn_answered(self, event: SpawnAnswered) -> list[EndpointAction]:
+        self.spawns.pop(event.number, None)
+        return []
 
     def _loop_back(self, sender: Outgoing) -> None:
         receiver = self._receiver(self.me)
@@ -329,6 +349,12 @@ class Endpoint:
         self.snapshot.raise_floor(min([event.newest + 1, *(n for n, _ in event.undecided)]) - 1)
         return actions
 
+    def _told(self, event: Told) -> list[EndpointAction]:
+        if event.epoch != self.epoch:
+            return []
+        self._words.append(event.word)
+        return self._initiated(Initiated(event.epoch, event.undecided, event.newest, event.committed))
+
     def _settled(self, event: Settled) -> list[EndpointAction]:
         return self._settle(event.checkpoint, event.committed) if event.epoch == self.epoch else []
 
@@ -345,8 +371,10 @@ class Endpoint:
 
     def _at_boundary(self, event: AtBoundary) -> list[EndpointAction]:
         due = self.snapshot.due()
+        words, self._words = self._words, []
+        heeds = [Heed(word) for word in words]
         if not due:
-            return []
+            return list(heeds)
         actions: list[EndpointAction] = []
         for checkpoint, full in due:
             late = self._too_late(checkpoint)
@@ -357,14 +385,14 @@ class Endpoint:
             if self.me in outgoing:
                 self.incoming[self.me].learn([Mark(checkpoint, outgoing[self.me].last, full)])
             incoming = {peer: end.captured(checkpoint) for peer, end in self.incoming.items()}
-            table = self._tables[checkpoint] = ChannelTable(incoming, outgoing)
+            table = self._tables[checkpoint] = ChannelTable(incoming, outgoing, tuple(self.spawns.values()))
             self.snapshot.captured[checkpoint] = True
             against = None if full else self.snapshot.base
             actions.append(Capture(checkpoint, full, against, table))
         for peer, sender in self.outgoing.items():
             if sender.linked:
                 actions.append(SendMarker(peer, self._marks(sender), self.snapshot.committed))
-        return actions
+        return [*actions, *heeds]
 
     def _too_late(self, checkpoint: int) -> str:
         """Why this checkpoint cannot be captured here any more; "" if it can.

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from .messages import Frame, Mark, Member, Open, Positions, Stamp
+from .messages import Frame, Mark, Member, Open, Positions, Spawn, Stamp
 
 __all__ = (
     "Released",
+    "Spawned",
+    "SpawnAnswered",
+    "Told",
     "Flush",
     "FrameArrived",
     "MarkerArrived",
@@ -30,6 +33,32 @@ class Released(NamedTuple):
 
     peer: Member
     messages: Sequence[bytes]
+
+
+class Spawned(NamedTuple):
+    """A handler reached a boundary; what it spawned is in the outbox from now on."""
+
+    spawn: Spawn
+
+
+class SpawnAnswered(NamedTuple):
+    """The coordinator's word on an own spawn was heeded: born, or never to be. It leaves the outbox."""
+
+    number: int
+
+
+class Told(NamedTuple):
+    """The coordinator's word on who there is, and all ids that were undecided when it was said.
+
+    It is heeded only after they were captured here: whoever uses a name has captured all that was begun
+    before its birth (RULES 9).
+    """
+
+    epoch: int
+    undecided: Sequence[Open]
+    newest: int
+    committed: int
+    word: Any
 
 
 class Flush(NamedTuple):
@@ -114,6 +143,9 @@ class CoordinatorOpened(NamedTuple):
 
 EndpointEvent = (
     Released
+    | Spawned
+    | SpawnAnswered
+    | Told
     | Flush
     | FrameArrived
     | MarkerArrived

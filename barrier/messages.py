@@ -12,7 +12,7 @@ matter on which frame, marker or retransmission the mark arrives.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from xxhash import xxh3_64_intdigest
 
@@ -26,6 +26,7 @@ __all__ = (
     "InPart",
     "OutPart",
     "ChannelTable",
+    "Spawn",
     "chain",
 )
 
@@ -102,11 +103,20 @@ class OutPart(NamedTuple):
     frames: tuple[Frame, ...]
 
 
+class Spawn(NamedTuple):
+    """Somebody to be born: the spawner's own number of it, the name, and what it is made of (opaque here)."""
+
+    number: int
+    name: str
+    record: Any
+
+
 class ChannelTable(NamedTuple):
-    """Both sides of all channels of one participant at its capture."""
+    """Both sides of all channels of one participant at its capture, and the spawns in its outbox."""
 
     incoming: dict[Member, InPart]
     outgoing: dict[Member, OutPart]
+    spawns: tuple[Spawn, ...] = ()
 
 
 def chain(digest: int, last: int, body: bytes) -> int:

@@ -15,7 +15,7 @@ import msgpack
 
 from .cut import Claims, InClaim, OutClaim
 from .events import AckArrived, FrameArrived, MarkerArrived
-from .messages import ChannelTable, Frame, InPart, Mark, Member, OutPart, Positions, Stamp
+from .messages import ChannelTable, Frame, InPart, Mark, Member, OutPart, Positions, Spawn, Stamp
 
 __all__ = (
     "PROTOCOL",
@@ -27,6 +27,7 @@ __all__ = (
     "claims_from_doc",
     "incoming_to_doc",
     "outgoing_to_doc",
+    "spawns_to_doc",
     "table_from_docs",
 )
 
@@ -126,8 +127,15 @@ def outgoing_to_doc(table: ChannelTable) -> list[Any]:
     ]
 
 
-def table_from_docs(incoming: Sequence[Any], outgoing: Sequence[Any]) -> ChannelTable:
-    """Both sections of an image as a channel table."""
+def spawns_to_doc(table: ChannelTable) -> list[Any]:
+    """The image section "spawns"."""
+    return [list(spawn) for spawn in table.spawns]
+
+
+def table_from_docs(
+    incoming: Sequence[Any], outgoing: Sequence[Any], spawns: Sequence[Any] = ()
+) -> ChannelTable:
+    """These sections of an image as a channel table."""
     return ChannelTable(
         {
             Member(name, birth): InPart(p, q, digest, tuple(Frame(*frame) for frame in frames))
@@ -137,4 +145,5 @@ def table_from_docs(incoming: Sequence[Any], outgoing: Sequence[Any]) -> Channel
             Member(name, birth): OutPart(last, released, digest, tuple(Frame(*frame) for frame in frames))
             for name, birth, last, released, digest, frames in outgoing
         },
+        tuple(Spawn(*spawn) for spawn in spawns),
     )

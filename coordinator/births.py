@@ -17,18 +17,16 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
-from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from cutline.errors import DuplicateName, Misuse, UnknownParticipant
+from cutline.errors import DuplicateName, UnknownParticipant
 from cutline.participant.actor import options_of, wrap
 from cutline.participant.classes import name_of
 from cutline.participant.driver import DRIVER, DriverRunner
 from cutline.participant.handle import Handle
 from cutline.participant.late import late_call
-from cutline.participant.messages import pack_arguments
 from cutline.participant.program import describe_program
-from cutline.participant.ray_options import encode_options, refuse_marked_methods
+from cutline.participant.spawning import check_name, packer, record_of
 from cutline.participant.submission import Submission
 
 if TYPE_CHECKING:
@@ -39,7 +37,6 @@ __all__ = ("Births", "outcome")
 T = TypeVar("T")
 
 _log = logging.getLogger("cutline")
-_OURS = ("name", "namespace", "lifetime", "get_if_exists")
 
 
 class Births:
@@ -54,6 +51,8 @@ class Births:
         self._failed: dict[str, BaseException] = {}
         self._untold: dict[str, BaseException] = {}
         self._unnamed: Counter[str] = Counter()
+        # Names whose handles came in messages: somebody else's newborns, perhaps.
+        self._heard: dict[str, None] = {}
 
     def spawn(
         self, name: str | None, kind: Any, options: Mapping[str, Any] | None, args: Any, kwargs: Any
@@ -66,13 +65,9 @@ class Births:
             kind = wrap(kind)
         if options is None:
             options = options_of(kind)
-        refuse_marked_methods(kind)
         if name is None:
             name = self._name_for(kind)
-        elif not isinstance(name, str) or not name or name == DRIVER or name.startswith("@"):
-            raise Misuse(
-                f"{name!r} is no name for a participant: a non-empty string, not {DRIVER!r}, no leading @"
-            )
+        check_name(name, DRIVER)
         self._port.check()
         handle = Handle(name, name_of(kind), self._port)
         up = self._pending.get(name)
@@ -92,15 +87,13 @@ class Births:
         self, name: str, kind: type, options: Mapping[str, Any], args: Any, kwargs: Any
     ) -> Future[None]:
         late = late_call(args, kwargs)
-        said = partial(pack_arguments, participant=DRIVER, where=f"constructor arguments of {name}")
+        said = packer(DRIVER, name)
         packed = said(*(late.outline() if late is not None else (args, kwargs)))
-        class_name = name_of(kind)
-        record = {
-            "class_name": class_name,
-            "options": encode_options({k: v for k, v in options.items() if k not in _OURS}, self._cluster),
-            "args": packed,
-            "main": describe_program()["main"] if class_name.startswith("__main__:") else b"",
-        }
+        record = record_of(kind, options, packed, self._cluster)
+        if record["class_name"].startswith("__main__:"):
+            record["main"] = describe_program()["main"]
+        # A body is run again: who is there already is who is meant.
+        record["get"] = record["get"] or self._port.in_loop
         up: Future[None] = Future()
         self._claimed.add(name)
         self._failed.pop(name, None)
@@ -155,11 +148,16 @@ class Births:
         if error is not None:
             self._untold.pop(name, None)
             raise error
-        if name not in self._runner.known_names and name not in self._pending:
+        there = (self._runner.known_names, self._pending, self._heard)
+        if not any(name in names for names in there):
             known = ", ".join(sorted({*self._runner.known_names, *self._pending})) or "none"
             raise UnknownParticipant(
                 f"there is no participant {name!r}; spawn it first (known: {known})", participant=name
             )
+
+    def heard_of(self, name: str) -> None:
+        """A handle of that name came in a message."""
+        self._heard[name] = None
 
     def told(self, name: str) -> None:
         """Somebody has heard of the failure, by an answer."""

@@ -60,7 +60,11 @@ class Committer:
             channels={
                 "in_flight_messages": entry.summary["in_flight_messages"],
                 "members": {
-                    seat.member.name: {"class_name": seat.class_name, "options": dict(seat.options)}
+                    seat.member.name: {
+                        "class_name": seat.class_name,
+                        "options": dict(seat.options),
+                        "spawn": list(seat.spawn) if seat.spawn is not None else None,
+                    }
                     for seat in c.roster
                     if seat.member.name in images
                 },

@@ -366,6 +366,7 @@ class DriverPort:
         return methods
 
     def _load_handle(self, name: str, class_name: str) -> Handle:
+        self.births.heard_of(name)
         return Handle(name, class_name, self)
 
     def _load_ref(self, owner: str, number: int, target: str, method: str) -> Ref[Any]:

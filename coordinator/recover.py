@@ -34,7 +34,7 @@ from cutline.participant.messages import pack_error
 from cutline.storage import CheckpointRow, Manifest, MemberImage
 
 from .launch import Ended
-from .roster import Seat
+from .roster import Seat, spawn_of
 
 if TYPE_CHECKING:
     from .runner import Coordinator
@@ -77,7 +77,7 @@ class Recoverer:
     def take_over(self) -> None:
         """A new coordinator of a running system: decide what was begun, wait for everybody's hello."""
         c = self.c
-        self.c.service.spawns_known = False
+        c.nursery.spawns_known = False
         self._decide_leftovers("the coordinator was lost before the row")
         for name, (birth, doc) in c.catalog.members(c.lineage).items():
             seat = c.roster.seats[name] = Seat.from_doc(name, birth, doc)
@@ -191,14 +191,14 @@ class Recoverer:
         return c.catalog.count_failure(c.lease, c.lineage, f"restart:{seat.member.name}") > int(most)
 
     def _died_at_birth(self, seat: Seat, how: str) -> bool:
-        if seat.member not in self.c.service.births:
+        if seat.member not in self.c.nursery.births:
             return False
         name = seat.member.name
         text = f"participant {name!r} ended before it was ready ({how}); look at its output above"
         if seat.overdue:
             text = f"participant {name!r} did not come up: {seat.overdue}"
         error = SpawnFailed(text, participant=name)
-        self.c.service.birth_failed(seat, pack_error(error, participant=seat.member.name))
+        self.c.nursery.failed(seat, pack_error(error, participant=seat.member.name))
         return True
 
     def _kills_again(self, seat: Seat, record: Any, how: str) -> bool:
@@ -277,7 +277,7 @@ class Recoverer:
             c.notice("catalog_unreachable", text=str(error))
             self.again_at, self.again_for = c.now() + AGAIN_AFTER, reason
             return
-        c.service.spawns_known = False
+        c.nursery.recovering()
         for fault in damage:
             c.damage.append(str(fault))
             c.notice("damaged", text=str(fault))
@@ -299,6 +299,7 @@ class Recoverer:
     def _dismiss(self, seat: Seat) -> None:
         """Somebody born after the cut: ended; the spawner's record brings a new one."""
         c = self.c
+        c.nursery.births.pop(seat.member, None)
         c.say(seat.link, "stop", reason="the system went back to a checkpoint before its birth")
         del c.roster.seats[seat.member.name]
         c.catalog.remove_member(c.lease, c.lineage, seat.member.name)
@@ -317,13 +318,12 @@ class Recoverer:
 
     def _seat_of(self, member: Member) -> Seat:
         c = self.c
+        # In a fork, or for somebody whose name another one has by now, the row is of no use.
+        about = self.manifest.channels["members"][member.name] if self.manifest is not None else {}
+        seat = Seat(member, about["class_name"], about["options"], phase="lost", spawn=spawn_of(about))
         known = c.catalog.members(c.lineage).get(member.name)
-        if known is None:
-            # A fork: the origin's catalog rows are not this lineage's; the manifest says who it is.
-            about = self.manifest.channels["members"][member.name] if self.manifest is not None else {}
-            return Seat(member, about["class_name"], about["options"], phase="lost")
-        seat = Seat.from_doc(member.name, member.birth, known[1])
-        seat.phase, seat.pid, seat.address, seat.launch = "lost", 0, "", ""
+        if known is not None and known[0] == member.birth:
+            seat.flight, seat.node = known[1]["flight"], known[1].get("node", "")
         return seat
 
     def _launch(self, seat: Seat) -> None:
@@ -387,7 +387,7 @@ class Recoverer:
         c = self.c
         self.c.committed = max(self.c.committed, action.checkpoint)
         self.c.parent = self.row.place
-        names = [member.name for member in action.roster]
+        classes = {seat.member.name: seat.class_name for seat in c.roster if seat.member in action.roster}
         # First, because their recorders keep what was undone only until data flows.
         self._tell_of(action.checkpoint)
         for seat in c.roster:
@@ -395,7 +395,7 @@ class Recoverer:
                 seat.phase = "running"
                 self.keep(seat)
                 skips = self.skips_of(seat)
-                roster = names if seat.member.name == DRIVER else []
+                roster = classes if seat.member.name == DRIVER else {}
                 c.say(seat.link, "resume", checkpoint=action.checkpoint, roster=roster, skips=skips)
         c.imaged = set(action.roster)
         c.trigger.last_begin = c.now()

@@ -4,12 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from cutline.barrier import Member
 from cutline.participant.transport import Link
 
-__all__ = ("Seat", "Roster")
+__all__ = ("Seat", "SpawnId", "Roster", "spawn_of")
+
+
+class SpawnId(NamedTuple):
+    """Which spawn somebody came from: its spawner, and the spawner's number for it."""
+
+    spawner: str
+    birth: int
+    number: int
 
 
 @dataclass
@@ -36,6 +44,7 @@ class Seat:
     # Why it is ended though it never came up.
     overdue: str = ""
     node: str = ""
+    spawn: SpawnId | None = None
 
     def to_doc(self) -> dict[str, Any]:
         """What the catalog keeps, so that a new coordinator finds the process again."""
@@ -48,6 +57,7 @@ class Seat:
             "address": self.address,
             "flight": self.flight,
             "node": self.node,
+            "spawn": list(self.spawn) if self.spawn is not None else None,
         }
 
     @classmethod
@@ -63,7 +73,14 @@ class Seat:
             address=doc["address"],
             flight=doc["flight"],
             node=doc.get("node", ""),
+            spawn=spawn_of(doc),
         )
+
+
+def spawn_of(doc: Mapping[str, Any]) -> SpawnId | None:
+    """What a document says of where somebody came from."""
+    found = doc.get("spawn")
+    return SpawnId(*found) if found else None
 
 
 class Roster:

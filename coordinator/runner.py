@@ -14,7 +14,6 @@ from __future__ import annotations
 import queue
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -38,11 +37,12 @@ from cutline.participant.driver import DRIVER
 from cutline.participant.flight import read_flight
 from cutline.participant.messages import pack_error
 from cutline.participant.transport import Drained, Link, LinkDown, LinkRefused, LinkUp, PacketIn, Transport
-from cutline.storage import Lease, Manifest, Store
+from cutline.storage import Lease, Store
 from cutline.storage.catalog import CheckpointRow, Fate
 
 from .launch import Draining, Ended, Launcher
 from .roster import Roster
+from .settings import OpenCheckpoint, Settings, Ticket
 from .trigger import Start, Trigger
 
 __all__ = ("Coordinator", "Settings", "Ticket")
@@ -53,49 +53,6 @@ REPEAT_AFTER = 1.0
 # Seconds that a beat may be behind what it tells of: it comes once a second and counts whole ones.
 BEAT_SLACK = 2.0
 SHORTEST = 0.005
-
-
-@dataclass
-class Settings:
-    """What a system is run with."""
-
-    system: str
-    interval: float | None = 5.0
-    min_pause: float = 0.0
-    full_every: int = 10
-    keep: int = 10
-    checkpoint_timeout: float = 60.0
-    lost_after: float = 300.0
-    rollback_grace: float = 30.0
-    max_deaths: int = 20
-    spawn_timeout: float = 60.0
-    by_reference: int = 1 << 20
-    # Where the system outlives its driver's process: seconds until it stops without one. None: it does not.
-    driver_grace: float | None = None
-    break_mode: str = ""
-    check_awaits: bool = False
-
-
-@dataclass
-class Ticket:
-    """Who asked for something, and under which number the reply goes back.
-
-    `asked` names the request over lost links and coordinators; empty for those that are not repeated.
-    """
-
-    link: Link | None
-    number: int
-    asked: str = ""
-
-
-@dataclass
-class OpenCheckpoint:
-    """What the shell keeps of an undecided checkpoint."""
-
-    start: Start
-    began: float
-    manifest: Manifest | None = None
-    summary: dict[str, Any] = field(default_factory=dict)
 
 
 class Coordinator:
@@ -114,6 +71,7 @@ class Coordinator:
         # These parts of the shell need the whole of it.
         from .committer import Committer
         from .moving import Mover
+        from .nursery import Nursery
         from .parting import Parting
         from .recover import Recoverer
         from .service import Service
@@ -155,6 +113,7 @@ class Coordinator:
         self.repeat_at = now()
         self.recoverer = Recoverer(self)
         self.service = Service(self)
+        self.nursery = Nursery(self)
         self.committer = Committer(self)
         self.mover = Mover(self)
         self.parting = Parting(self)
@@ -227,7 +186,7 @@ class Coordinator:
             self.repeat_at = now
             self._repeat_initiate()
         self.recoverer.tick()
-        self.service.tick()
+        self.nursery.tick()
         self.parting.tick()
         self.begin_due()
 
@@ -277,7 +236,7 @@ class Coordinator:
             self.recoverer.restore_failed(seat, doc)
         elif kind == "failed":
             self.recoverer.handler_failed(seat, doc)
-        elif kind in ("resolve", "spawn", "spawns_told"):
+        elif kind in ("resolve", "spawn", "spawns_told", "told_of_spawns", "undelivered"):
             self.service.handle(seat, kind, doc)
 
     # -- packets ---------------------------------------------------------------------------

@@ -6,10 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 from cutline.barrier import Member
 from cutline.barrier.wire import PROTOCOL
-from cutline.errors import CutlineError, DuplicateLabel, Misuse, SpawnFailed, SystemHalted
+from cutline.errors import CutlineError, DuplicateLabel, Misuse, SystemHalted
 from cutline.participant.control import pack_control
 from cutline.participant.driver import DRIVER
-from cutline.participant.messages import pack_error
 from cutline.participant.transport import Link
 
 from .roster import Seat
@@ -27,13 +26,8 @@ class Service:
 
     def __init__(self, coordinator: Coordinator) -> None:
         self.c = coordinator
-        # Newborns that have not said hello yet, and who spawned them.
-        self.births: dict[Member, str] = {}
         # Requests under way, by the name that they keep over lost links.
         self.working: dict[str, Ticket] = {}
-        # Whether the driver has said of all it spawned; until then a name unknown here may be a newborn's.
-        self.spawns_known = True
-        self.put_off: dict[str, tuple[Seat, dict[str, Any]]] = {}
 
     # -- hellos ----------------------------------------------------------------------------
 
@@ -85,14 +79,15 @@ class Service:
         elif phase == "running" and doc["epoch"] == c.epoch:
             seat.phase = "running"
             c.say(seat.link, "initiate", **c.view())
+            c.nursery.reconnected(seat)
         else:
             c.recoverer.recover(f"{seat.member.name} is out of step")
 
     def _failed(self, seat: Seat, doc: dict[str, Any]) -> None:
         c = self.c
         c.say(seat.link, "stop", reason="it did not come up")
-        if seat.member in self.births:
-            self.birth_failed(seat, doc["error"])
+        if seat.member in c.nursery.births:
+            c.nursery.failed(seat, doc["error"])
         else:
             c.recoverer.restore_failed(seat, doc)
 
@@ -101,11 +96,10 @@ class Service:
         seat.phase = "running"
         c.recoverer.keep(seat)
         c.say(seat.link, "born", skips=c.recoverer.skips_of(seat), **c.view())
-        spawner = self.births.pop(seat.member, None)
-        if spawner is not None:
-            self._tell_spawner(seat, None)
-        elif seat.member.name == DRIVER:
+        if seat.member.name == DRIVER:
             self._want_first_cut(seat)
+        else:
+            c.nursery.born(seat)
 
     def begin(self, seat: Seat) -> None:
         """A driver whose coordinator was lost before cut 0."""
@@ -121,79 +115,18 @@ class Service:
     # -- spawns and names --------------------------------------------------------------------
 
     def handle(self, seat: Seat, kind: str, doc: dict[str, Any]) -> None:
-        """A participant asks for a name, or for a new participant."""
+        """A participant asks for a name, or for a new participant, or says what it has asked for."""
+        nursery = self.c.nursery
         if kind == "resolve":
-            self._resolve(seat, doc["name"])
+            nursery.resolve(seat, doc["name"])
         elif kind == "spawns_told":
-            self.spawns_known = True
-        elif self.c.flowing:
-            self._spawn(seat, doc["name"], doc["record"])
+            nursery.spawns_known = True
+        elif kind == "told_of_spawns":
+            nursery.told_of_spawns(seat, doc["name"])
+        elif kind == "undelivered":
+            self.c.notice("undelivered", sender=seat.member.name, name=doc["name"], method=doc["method"])
         else:
-            # A coordinator that took over hears it again before it knows whether data flows.
-            self.put_off[doc["name"]] = seat, doc
-
-    def tick(self) -> None:
-        """What was put off until data flows."""
-        if not self.put_off or not self.c.flowing:
-            return
-        put_off, self.put_off = self.put_off, {}
-        for seat, doc in put_off.values():
-            # After a recovery the driver has said it again.
-            if doc["epoch"] == self.c.epoch:
-                self._spawn(seat, doc["name"], doc["record"])
-
-    def _resolve(self, seat: Seat, name: str) -> None:
-        found = self.c.roster.get(name)
-        known = found is not None and found.phase == "running"
-        coming = not self.spawns_known or name in self.put_off
-        if (found is not None and not known) or (found is None and coming):
-            # It is on its way; the asker asks again when it hears nothing.
-            self.c.say(seat.link, "wait", name=name)
-            return
-        self.c.say(
-            seat.link,
-            "resolved",
-            name=name,
-            birth=found.member.birth if found is not None else None,
-            address=found.address if found is not None else "",
-            **self.c.view(),
-        )
-
-    def _spawn(self, spawner: Seat, name: str, record: dict[str, Any]) -> None:
-        c = self.c
-        present = c.roster.get(name)
-        if present is not None:
-            if present.phase == "running":
-                self._tell_spawner(present, None)
-            return
-        birth = record.get("birth") or c.catalog.next_birth(c.lease, c.lineage)
-        seat = c.roster.seats[name] = Seat(Member(name, birth), record["class_name"], record["options"])
-        self.births[seat.member] = spawner.member.name
-        if record.get("main"):
-            c.launcher.program["main"] = record["main"]
-        try:
-            c.launcher.start(seat, "born", c.now(), args=record["args"])
-        except SpawnFailed as error:
-            self.birth_failed(seat, pack_error(error, participant=name))
-
-    def birth_failed(self, seat: Seat, error: bytes) -> None:
-        """A newborn did not come up: its spawner hears why, its seat is free."""
-        self.c.roster.seats.pop(seat.member.name, None)
-        self._tell_spawner(seat, error)
-        self.births.pop(seat.member, None)
-
-    def _tell_spawner(self, seat: Seat, error: bytes | None) -> None:
-        driver = self.c.roster.get(DRIVER)
-        if driver is not None:
-            self.c.say(
-                driver.link,
-                "spawned",
-                name=seat.member.name,
-                birth=seat.member.birth,
-                address=seat.address,
-                error=error,
-                **self.c.view(),
-            )
+            nursery.spawn(seat, doc)
 
     # -- requests ----------------------------------------------------------------------------
 

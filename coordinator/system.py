@@ -295,8 +295,7 @@ class System:
 
     def handle(self, name: str) -> Handle:
         """A handle by name, also of a participant that is spawned later (cyclic wiring)."""
-        record = self._runner.instance.spawns.get(name)
-        return Handle(name, record["class_name"] if record is not None else "", self._port)
+        return Handle(name, self._runner.known_names.get(name, ""), self._port)
 
     # -- the driver's own position ---------------------------------------------------------
 
@@ -398,6 +397,10 @@ class System:
             self._say(f"passed over: {doc['text']}")
         elif what == "aborted":
             self._say(f"checkpoint {doc['checkpoint']} was aborted: {doc['reason']}")
+        elif what == "spawn_failed":
+            self._say(f"{doc['spawner']} spawned {doc['name']}, which did not come up: {doc['text']}")
+        elif what == "undelivered":
+            self._say(f"{doc['sender']} told {doc['name']}.{doc['method']}, nobody's name: a dead letter")
         elif what in ("catalog_unreachable", "sweep_failed"):
             self._say(f"{what.replace('_', ' ')}: {doc['text']}")
 

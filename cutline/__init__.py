@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from cutline.participant.handle import Handle as Handle
     from cutline.participant.handle import Ref as Ref
     from cutline.participant.handle import me as me
+    from cutline.participant.spawning import spawn as spawn
     from cutline.participant.transient import transient as transient
 
 _HOME = {
@@ -34,6 +35,7 @@ _HOME = {
     "errors": "cutline.errors",
     "get": "cutline.coordinator.answers",
     "me": "cutline.participant.handle",
+    "spawn": "cutline.participant.spawning",
     "start": "cutline.coordinator.system",
     "transient": "cutline.participant.transient",
     "wait": "cutline.coordinator.answers",

@@ -31,7 +31,7 @@ _NUMBERS = ("retries",)
 
 @runtime_checkable
 class Creator(Protocol):
-    """The port of a driver: what can make participants."""
+    """A port that can make participants: the driver's, and that of a handler."""
 
     def create(
         self, kind: type, name: str | None, options: Mapping[str, Any], args: Any, kwargs: Any
@@ -47,23 +47,19 @@ class _Creation(NamedTuple):
     options: Mapping[str, Any]
 
     def remote(self, *args: Any, **kwargs: Any) -> Handle:
-        """Makes a participant of the last started system and returns its handle at once.
+        """Makes a participant and returns its handle at once: of the last started system, or in a handler.
 
         What keeps it from coming up (what the constructor raised, CannotCapture, SpawnFailed) is raised by
-        the first use of the handle, by ``system.ready(...)``, and told at the system's stop.
+        the first use of the handle, by ``system.ready(...)``, and told at the system's stop. In a handler it
+        is the answer of whatever is asked of the handle, a name that is taken too; see `cutline.spawn`.
 
         Raises:
             OutsideHandler: no system is started.
-            Misuse: inside a handler; participants are made by the driver.
             DuplicateName: this program has made that name before.
             CannotCapture: an argument cannot travel.
         """
         port = current_port()
-        if not isinstance(port, Creator):
-            raise Misuse(
-                f"{self.kind.__name__}.remote(...) inside a handler of {port.name!r}: participants are made "
-                "by the driver; make it there and send its handle"
-            )
+        assert isinstance(port, Creator), f"{port!r} cannot make participants"
         options = {**options_of(self.kind), **self.options}
         return port.create(self.kind, options.pop("name", None), options, args, kwargs)
 

@@ -3,8 +3,9 @@
 Every packet carries the epoch it was said in and, from the coordinator, its fencing ``token``; a
 participant obeys only tokens at least as high as the highest it has seen. Kinds, participant to
 coordinator: hello (the greeting), prepared, complained, restored, restore_failed, failed, resolve,
-spawn, trouble, beat, request. Coordinator to participant: welcome (the greeting), born, initiate,
-settled, roll_back, resume, resolved, spawned, halt, stop, reply.
+spawn, told_of_spawns, undelivered, trouble, beat, request. Coordinator to participant: welcome (the
+greeting), born, initiate, settled, roll_back, resume, resolved, spawned, spawning, wait, halt, stop,
+reply, notice.
 """
 
 from __future__ import annotations

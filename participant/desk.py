@@ -14,11 +14,11 @@ from __future__ import annotations
 import inspect
 import weakref
 from collections import OrderedDict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from cutline.barrier import Member
+from cutline.barrier import Member, Spawn
 from cutline.errors import (
     AnswerForgotten,
     BlockingInHandler,
@@ -34,6 +34,7 @@ from .messages import (
     ANSWER,
     ASK,
     CHASE,
+    SPAWN,
     TELL,
     are_plain,
     encode_answer,
@@ -46,6 +47,7 @@ from .messages import (
     unpack_error,
     unpack_value,
 )
+from .spawning import check_name, packer, record_of
 from .suspended import HandlerRaised, Suspended
 
 __all__ = ("Desk", "HandlerRaised", "EXPORTED_ANSWERS", "DEAD_LETTERS")
@@ -73,7 +75,11 @@ class Desk(Suspended):
         self.methods_of = methods_of
         self.fingerprint = fingerprint
         self.now = now
-        self.out: list[tuple[str | Member, bytes]] = []
+        # Spawns are among it, in their place.
+        self.out: list[tuple[str | Member, Any]] = []
+        self.has_spawned = False
+        # Which cluster options of newborns can name places of.
+        self.cluster = ""
         self.handled = 0
         self.handlers = 0
         self.next_number = 1
@@ -272,6 +278,27 @@ class Desk(Suspended):
         call = self.active
         if call is None or call.request(target, call_digest(TELL, method, packed), lambda: 0)[1]:
             self.out.append((target, encode_tell(method, packed)))
+
+    def create(
+        self, kind: type, name: str | None, options: Mapping[str, Any], args: Any, kwargs: Any
+    ) -> Handle:
+        """Spawns: leaves when the step is over, ahead of what is sent to the newborn; see `cutline.spawn`."""
+        if name is None:
+            name = self._name_for(kind)
+        check_name(name, "driver")
+        packed = packer(self.name, name)(args, kwargs)
+        record = record_of(kind, options, packed, self.cluster)
+        number, is_new = self._number(name, SPAWN, record["class_name"], packed)
+        if is_new:
+            self.has_spawned = True
+            self.out.append((name, Spawn(number, name, record)))
+        return Handle(name, record["class_name"], self)
+
+    def _name_for(self, kind: type) -> str:
+        """A name that no other newborn of this participant has; the same one in a re-run."""
+        call = self.active
+        place = str(self.next_number) if call is None else f"{call.number}.{call.made}"
+        return f"{kind.__name__}-{self.name}-{place}"
 
     def _packed(self, target: str, method: str, args: Any, kwargs: Any) -> Any:
         return pack_arguments(args, kwargs, participant=self.name, where=f"arguments of {target}.{method}")

@@ -22,7 +22,8 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Any
 
-from cutline.barrier import Member
+from cutline.barrier import Spawn
+from cutline.barrier.events import SpawnAnswered, Spawned
 from cutline.errors import Corrupt, CutlineError, Misuse, RolledBack, StorageError, SystemHalted
 from cutline.storage.image import ImageRef
 
@@ -48,7 +49,6 @@ class DriverState:
         self.log_index = 0
         self.loops: dict[str, Any] = {}
         self.keys: dict[str, int] = {}
-        self.spawns: dict[str, dict[str, Any]] = {}
 
 
 class DriverRunner(Runner):
@@ -68,7 +68,6 @@ class DriverRunner(Runner):
         self.highest = 0
         self.hold_until = 0.0
         self.stability = Stability()
-        self.spawned: list[dict[str, Any]] = []
         self.waiting: dict[int, Future[Any]] = {}
         self.reads: set[int] = set()
         self.applied: set[int] = set()
@@ -77,7 +76,8 @@ class DriverRunner(Runner):
         self.request_count = 0
         self.nonce = secrets.token_hex(8)
         self.dead = False
-        self.known_names: set[str] = set()
+        # Who is there, with the names of their classes; replaced, never changed: user threads read it.
+        self.known_names: dict[str, str] = {}
         self.rolled_back: RolledBack | None = None
         self.last_undone = RolledBack("the system went back")
         self.fault: CutlineError | None = None
@@ -99,15 +99,12 @@ class DriverRunner(Runner):
 
     def _has_work(self) -> bool:
         if self.phase == "running" and not self.tainted:
-            if self.spawned or (self.submissions and not self._holds()):
+            if self.submissions and not self._holds():
                 return True
         return super()._has_work()
 
     def at_boundary(self) -> None:
         """Takes everything submitted so far: one sync for all of it."""
-        for doc in self.spawned:
-            self._apply_spawned(doc)
-        self.spawned.clear()
         if self.replay:
             self._replay()
         if not self.submissions or self._holds():
@@ -168,8 +165,8 @@ class DriverRunner(Runner):
 
     def _spawning(self) -> bool:
         """Whether somebody is being spawned again: the first time, the program may have waited for it."""
-        pending = [key[1] for key in self.liaison.requests if isinstance(key, tuple)]
-        return any(name not in self.first_spawns for name in pending)
+        spawns = self.endpoint.spawns.values() if self.endpoint is not None else ()
+        return any(spawn.name not in self.first_spawns for spawn in spawns)
 
     def _take_submission(self, entry: Submission) -> None:
         if entry.place is not None and entry.generation != self.generation:
@@ -211,8 +208,7 @@ class DriverRunner(Runner):
                 self.desk.kept.discard(keys.pop(next(iter(keys))))
             self.desk.kept.add(number)
         if kind == "spawn":
-            self.instance.spawns[target] = {**arguments, "number": number}
-            self._ask_spawn(target)
+            self.feed(Spawned(Spawn(number, target, arguments)))
         elif kind == "ask":
             self.applied.add(number)
             self.desk.asks[number] = (target, method, [])
@@ -324,6 +320,13 @@ class DriverRunner(Runner):
         for number, (ok, packed) in self.desk.answers.items():
             self.deliver(number, ok, packed)
 
+    def go(self) -> None:
+        # The user has heard that these did not come up: they are not asked for again.
+        assert self.log is not None and self.endpoint is not None
+        for number in _failed(self.log.after(self.instance.log_index)):
+            self.feed(SpawnAnswered(number))
+        super().go()
+
     def resumed(self, doc: dict[str, Any]) -> None:
         assert self.log is not None
         if self.log.last < self.instance.log_index:
@@ -335,15 +338,10 @@ class DriverRunner(Runner):
                 checkpoint=self.checkpoint,
             )
         records = self.log.after(self.instance.log_index)
-        failed = {record[2] for record in records if record[1] == "unspawn"}
-        spawns = self.instance.spawns
-        for name in [name for name, record in spawns.items() if record.get("number") in failed]:
-            del spawns[name]
-        roster = set(doc["roster"])
-        self.known_names = roster | set(spawns)
-        for name in spawns:
-            if name not in roster:
-                self._ask_spawn(name)
+        failed = _failed(records)
+        assert self.endpoint is not None
+        spawns = {spawn.name: spawn.record["class_name"] for spawn in self.endpoint.spawns.values()}
+        self.known_names = {**spawns, **doc["roster"]}
         self.replay = deque(record for record in records if record[2] not in failed)
         # What is held back has its numbers already.
         used = max((record[2] for record in self.replay), default=0)
@@ -374,51 +372,27 @@ class DriverRunner(Runner):
         # From here on a name that the coordinator does not know is nobody's.
         self.liaison.say("spawns_told")
 
-    def _ask_spawn(self, name: str) -> None:
-        record = self.instance.spawns[name]
-        self.known_names = self.known_names | {name}
-        self.liaison.failed_births.pop(name, None)
-        self.spawning.setdefault(name, Future())
-        assert self.endpoint is not None
-        packet = pack_control(
-            "spawn", epoch=self.endpoint.epoch, member=list(self.me), name=name, record=record
-        )
-        self.liaison.requests[("spawn", name)] = packet
-        if self.liaison.link is not None:
-            self.liaison.link.send_control(packet)
+    def ask_birth(self, spawn: Spawn) -> None:
+        self.known_names = {**self.known_names, spawn.name: spawn.record["class_name"]}
+        self.spawning.setdefault(spawn.name, Future())
+        super().ask_birth(spawn)
 
-    def _apply_spawned(self, doc: dict[str, Any]) -> None:
-        name = doc["name"]
-        assert self.endpoint is not None
-        if doc["epoch"] != self.endpoint.epoch or name not in self.instance.spawns:
-            return
-        self.liaison.requests.pop(("spawn", name), None)
-        future = self.spawning.pop(name, None)
-        if doc.get("error") is not None:
-            self._spawn_failed(name)
-            self.liaison.failed_births[name] = doc["error"]
-            self.liaison.unknown(name)
-            fail(future, unpack_error(doc["error"], participant=self.me.name, live={}))
-            return
-        member = Member(name, doc["birth"])
-        self.instance.spawns[name] = {**self.instance.spawns[name], "birth": member.birth}
-        self.peers.addresses[member] = doc["address"]
-        self.release_waiting(name, member)
-        for peer in self.endpoint.pending_dials():
-            if peer == member:
-                self.dial(peer)
-        if future is not None and not future.done():
+    def spawn_answered(self, spawn: Spawn, error: bytes | None) -> None:
+        future = self.spawning.pop(spawn.name, None)
+        if error is not None:
+            self._spawn_failed(spawn)
+            fail(future, unpack_error(error, participant=self.me.name, live={}))
+        elif future is not None and not future.done():
             future.set_result(None)
 
-    def _spawn_failed(self, name: str) -> None:
+    def _spawn_failed(self, spawn: Spawn) -> None:
         """The user hears of it, so no replay may try it again."""
-        record = self.instance.spawns.pop(name)
-        self.known_names = self.known_names - {name}
+        self.known_names = {name: each for name, each in self.known_names.items() if name != spawn.name}
         assert self.log is not None
         if not self.replay:
             try:
                 self.instance.log_index = self.log.append(
-                    [["unspawn", record["number"], name, "", None, None, [], []]]
+                    [["unspawn", spawn.number, spawn.name, "", None, None, [], []]]
                 )
             except StorageError as error:
                 self.notice({"what": "ingress_failed", "text": str(error)})
@@ -442,10 +416,7 @@ class DriverRunner(Runner):
 
     def other_order(self, doc: dict[str, Any]) -> None:
         kind = doc["kind"]
-        if kind == "spawned":
-            self.liaison.learn(doc)
-            self.spawned.append(doc)
-        elif kind == "reply":
+        if kind == "reply":
             self.liaison.requests.pop(doc["number"], None)
             future = self.went if doc["number"] == 0 else self.requested.pop(doc["number"], None)
             if future is not None and not future.done():
@@ -454,6 +425,8 @@ class DriverRunner(Runner):
                 else:
                     future.set_exception(unpack_error(doc["value"], participant=self.me.name, live={}))
         elif kind == "notice":
+            if doc["what"] == "born":
+                self.known_names = {**self.known_names, doc["name"]: doc["class_name"]}
             self.notice(doc)
         else:
             super().other_order(doc)
@@ -498,3 +471,8 @@ class DriverRunner(Runner):
                 return
             if isinstance(event, Submission) or callable(event):
                 self.other_event(event)
+
+
+def _failed(records: Sequence[list[Any]]) -> dict[int, None]:
+    """The numbers of spawns that a log says did not come up."""
+    return {record[2]: None for record in records if record[1] == "unspawn"}

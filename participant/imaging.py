@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import msgpack
 
 from cutline.barrier import ChannelTable
-from cutline.barrier.wire import incoming_to_doc, outgoing_to_doc, table_from_docs
+from cutline.barrier.wire import incoming_to_doc, outgoing_to_doc, spawns_to_doc, table_from_docs
 from cutline.storage.image import Image
 
 from .classes import Classes
@@ -37,6 +37,7 @@ def sections_of(desk: Desk, channels: ChannelTable, unresolved: dict[str, list[b
         "queued_in": msgpack.packb(incoming_to_doc(channels)),
         "unreleased_out": msgpack.packb(outgoing_to_doc(channels)),
         "unresolved": msgpack.packb(unresolved),
+        **({"spawns": msgpack.packb(spawns_to_doc(channels))} if channels.spawns else {}),
     }
 
 
@@ -64,5 +65,6 @@ def revive(image: Image, desk: Desk, classes: Classes, restored: Restored) -> Re
     desk.instance = instance
     load_desk(desk, _section(image, "calls"))
     rerun(desk)
-    channels = table_from_docs(_section(image, "queued_in"), _section(image, "unreleased_out"))
+    spawns = _section(image, "spawns") if "spawns" in image.sections else ()
+    channels = table_from_docs(_section(image, "queued_in"), _section(image, "unreleased_out"), spawns)
     return Revived(instance, channels, _section(image, "unresolved"))

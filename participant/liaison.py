@@ -10,17 +10,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from cutline.barrier import Endpoint, LocalSnapshot, Member, Open
+from cutline.barrier import Endpoint, LocalSnapshot, Member, Open, Spawn
 from cutline.barrier.actions import Report
-from cutline.barrier.events import CoordinatorOpened, Initiated, Settled
+from cutline.barrier.events import CoordinatorOpened, Initiated, Settled, SpawnAnswered, Told
 from cutline.barrier.wire import PROTOCOL, claims_to_doc
 from cutline.errors import UnknownParticipant
 from cutline.storage.image import ImageRef
 
 from .control import pack_control, unpack_control
-from .desk import HandlerRaised
 from .failures import skips_from
-from .messages import ASK, CHASE, decode_frame, pack_error
+from .messages import pack_error
 from .transport import Link, LinkUp
 
 if TYPE_CHECKING:
@@ -46,7 +45,6 @@ class Liaison:
         self.refusal = ""
         self.token = -1
         self.asked: dict[str, float] = {}
-        self.resolutions: list[dict[str, Any]] = []
         self.waiting: list[str] = []
         self.ask_again_at = 0.0
         self.requests: dict[object, bytes] = {}
@@ -58,7 +56,9 @@ class Liaison:
             "settled": self._settled,
             "roll_back": self._roll_back,
             "resume": self._resume,
-            "resolved": self._resolved,
+            "resolved": self._told,
+            "spawned": self._told,
+            "spawning": self._spawning,
             "wait": self._wait,
             "halt": self._halt,
             "stop": self._stop,
@@ -230,13 +230,12 @@ class Liaison:
     def new_epoch(self) -> None:
         """Answers to questions of the older epoch count no more."""
         self.asked.clear()
-        self.resolutions.clear()
         self.waiting.clear()
         self.requests = {key: packet for key, packet in self.requests.items() if not isinstance(key, tuple)}
 
     def resolve(self, name: str) -> None:
-        """Asks where `name` lives, once at a time."""
-        if name not in self.asked:
+        """Asks where `name` lives, once at a time; of an own newborn it is told anyway."""
+        if name not in self.asked and not self.is_spawning(name):
             self.asked[name] = self.runner.now()
             self.say("resolve", name=name)
 
@@ -246,45 +245,81 @@ class Liaison:
         self.waiting.append(doc["name"])
         self.ask_again_at = self.runner.now() + ASK_AGAIN
 
-    def _resolved(self, doc: dict[str, Any]) -> None:
-        endpoint = self.runner.endpoint
-        if endpoint is None or doc["epoch"] != endpoint.epoch:
-            return
-        # A name may be used only by who has captured all that was begun before its birth (RULES 9): what
-        # the coordinator lists as undecided is captured first, at the boundary before this is applied.
-        self.learn(doc)
-        self.resolutions.append(doc)
+    def _told(self, doc: dict[str, Any]) -> None:
+        """Who there is: heeded at the boundary after all that was begun before is captured (RULES 9)."""
+        if self.runner.endpoint is not None:
+            undecided = [Open(*entry) for entry in doc["undecided"]]
+            self.runner.feed(Told(doc["epoch"], undecided, doc["newest"], doc["committed"], doc))
 
-    def apply_resolutions(self) -> None:
-        """Uses what was resolved; called at a boundary, after captures."""
+    def heed(self, doc: dict[str, Any]) -> None:
+        """Acts on what the coordinator said of who there is."""
+        if doc["kind"] == "spawned":
+            self._heed_spawned(doc)
+            return
+        self.asked.pop(doc["name"], None)
+        if doc.get("birth") is None:
+            self.unknown(doc["name"])
+        else:
+            self._found(Member(doc["name"], doc["birth"]), doc["address"])
+
+    def _found(self, member: Member, address: str) -> None:
         runner = self.runner
-        resolutions, self.resolutions = self.resolutions, []
-        for doc in resolutions:
-            name = doc["name"]
-            self.asked.pop(name, None)
-            if doc.get("birth") is None:
-                self.unknown(name)
-                continue
-            member = Member(name, doc["birth"])
-            runner.peers.addresses[member] = doc["address"]
-            runner.release_waiting(name, member)
-            assert runner.endpoint is not None
-            if member in runner.endpoint.pending_dials():
-                runner.dial(member)
+        assert runner.endpoint is not None
+        runner.peers.addresses[member] = address
+        runner.release_waiting(member.name, member)
+        if member in runner.endpoint.pending_dials():
+            runner.dial(member)
 
     def unknown(self, name: str) -> None:
-        """Nobody of that name: who asked gets an error for an answer, who told has failed."""
+        """Nobody of that name: who asked gets an error for an answer; what was told is a dead letter."""
         runner = self.runner
         error = UnknownParticipant(
             f"participant {runner.me.name!r} sent to {name!r}, and there is no participant of that name; "
             "spawn it before its handle is used",
             participant=name,
         )
-        failed = self.failed_births.get(name)
-        for message in runner.unresolved.pop(name, []):
-            kind, number, _detail, _packed = decode_frame(message)[0]
-            if kind in (ASK, CHASE):
-                runner.local_answer(number, failed or pack_error(error, participant=runner.me.name))
-            elif failed is None:
-                runner.fail(HandlerRaised(f"tell to {name}", error))
-                return
+        packed = self.failed_births.get(name) or pack_error(error, participant=runner.me.name)
+        runner.undeliverable(name, runner.unresolved.pop(name, []), packed)
+
+    # -- newborns ------------------------------------------------------------------------------
+
+    def ask_birth(self, spawn: Spawn) -> None:
+        """Asks for a newborn, and again over every new link until it is answered."""
+        assert self.runner.endpoint is not None
+        self.failed_births.pop(spawn.name, None)
+        packet = pack_control(
+            "spawn",
+            epoch=self.runner.endpoint.epoch,
+            member=list(self.runner.me),
+            number=spawn.number,
+            name=spawn.name,
+            record=spawn.record,
+        )
+        self.requests["spawn", spawn.number] = packet
+        if self.link is not None:
+            self.link.send_control(packet)
+
+    def is_spawning(self, name: str) -> bool:
+        """Whether this participant has spawned somebody of that name and not heard what became of it."""
+        endpoint = self.runner.endpoint
+        return endpoint is not None and any(spawn.name == name for spawn in endpoint.spawns.values())
+
+    def _spawning(self, doc: dict[str, Any]) -> None:
+        """Is somebody of that name to be born? Whoever is was asked for before this answer."""
+        self.say("told_of_spawns", name=doc["name"])
+
+    def _heed_spawned(self, doc: dict[str, Any]) -> None:
+        runner = self.runner
+        assert runner.endpoint is not None
+        spawn = runner.endpoint.spawns.get(doc["number"])
+        if spawn is None:
+            return
+        self.requests.pop(("spawn", spawn.number), None)
+        runner.feed(SpawnAnswered(spawn.number))
+        error: bytes | None = doc.get("error")
+        if error is None:
+            self._found(Member(spawn.name, doc["birth"]), doc["address"])
+        else:
+            self.failed_births[spawn.name] = error
+            self.unknown(spawn.name)
+        runner.spawn_answered(spawn, error)

@@ -22,6 +22,7 @@ __all__ = (
     "TELL",
     "ANSWER",
     "CHASE",
+    "SPAWN",
     "are_plain",
     "decode_frame",
     "read_frame",
@@ -38,6 +39,8 @@ __all__ = (
 )
 
 ASK, TELL, ANSWER, CHASE = 1, 2, 3, 4
+# What an async handler asks for besides messages; no kind of message.
+SPAWN = 5
 _PLAIN = frozenset((type(None), bool, float, bytes))
 _INT_LIMIT = 1 << 63
 _pack = msgpack.Packer(use_bin_type=True, autoreset=True).pack

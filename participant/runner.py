@@ -23,19 +23,21 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from cutline.barrier import Endpoint, LocalSnapshot, Member, Stamp
+from cutline.barrier import Endpoint, LocalSnapshot, Member, Spawn, Stamp
 from cutline.barrier.actions import (
+    AskBirth,
     Capture,
     Complain,
     Dial,
     EndpointAction,
+    Heed,
     Report,
     SendAck,
     SendFrame,
     SendMarker,
     Settle,
 )
-from cutline.barrier.events import AtBoundary, EndpointEvent, Flush, LinkOpened, Released
+from cutline.barrier.events import AtBoundary, EndpointEvent, Flush, LinkOpened
 from cutline.barrier.wire import pack_ack, pack_frame, pack_marker, unpack
 from cutline.storage.blobs import BlobStore
 from cutline.storage.image import ImageRef, read_image
@@ -56,6 +58,7 @@ from .peers import Peers
 from .persist import Persisted, Persister
 from .purity import Purity
 from .restore import Restored
+from .sending import Sending
 from .setup import Setup
 from .shutter import Shutter
 from .transport import Drained, LinkDown, LinkRefused, LinkUp, PacketIn, Transport
@@ -63,7 +66,7 @@ from .transport import Drained, LinkDown, LinkRefused, LinkUp, PacketIn, Transpo
 __all__ = ("Runner", "Setup")
 
 
-class Runner:
+class Runner(Sending):
     """See the module's head."""
 
     desk_kind = Desk
@@ -253,7 +256,7 @@ class Runner:
     def _has_work(self) -> bool:
         if self.phase != "running" or self.tainted or self.endpoint is None:
             return False
-        return self.endpoint.head is not None or bool(self.liaison.resolutions) or self.endpoint.due
+        return self.endpoint.head is not None or self.endpoint.due
 
     def step(self, wait: float) -> None:
         """One round: events, then what is due at the boundary, then messages, then what is to be sent."""
@@ -265,7 +268,6 @@ class Runner:
         if endpoint.due and self.phase == "running":
             self._perform(endpoint.handle(AtBoundary()))
         if self.phase == "running" and not self.tainted:
-            self.liaison.apply_resolutions()
             self.at_boundary()
             self._work(endpoint)
         if self.phase == "running":
@@ -343,6 +345,13 @@ class Runner:
     def captured(self, checkpoint: int) -> None:
         """The state was captured for a checkpoint."""
 
+    def ask_birth(self, spawn: Spawn) -> None:
+        """Somebody is to be born."""
+        self.liaison.ask_birth(spawn)
+
+    def spawn_answered(self, spawn: Spawn, error: bytes | None) -> None:
+        """Somebody was born, or will never be."""
+
     def _retry_links(self) -> None:
         self.liaison.tick()
         if self.phase == "running" and self.peers.retries:
@@ -396,48 +405,6 @@ class Runner:
         if fired and self.desk.out:
             self._release()
 
-    def local_answer(self, number: int, error: bytes) -> None:
-        """An own question ends with an error of this side; a step of its own, at a boundary."""
-        try:
-            self.desk.answered(number, False, error)
-            self.desk.drain()
-        except HandlerRaised as failure:
-            self.fail(failure)
-        if self.desk.out and not self.tainted:
-            self._release()
-
-    def _release(self) -> None:
-        self.release(self.desk.out)
-
-    def release(self, out: list[tuple[str | Member, bytes]]) -> None:
-        """What handlers sent leaves, in order per receiver, and `out` is empty afterwards."""
-        groups: dict[Member, list[bytes]] = {}
-        last: str | Member | None = None
-        row: list[bytes] = []
-        for target, message in out:
-            if target is not last:
-                last, row = target, self._row(groups, target)
-            row.append(message)
-        out.clear()
-        for member, messages in groups.items():
-            self.feed(Released(member, messages))
-
-    def _row(self, groups: dict[Member, list[bytes]], target: str | Member) -> list[bytes]:
-        """The messages that leave for a target; those to a name that nobody has resolved wait."""
-        member = target if isinstance(target, Member) else self.peers.members.get(target)
-        if member is not None and member.name not in self.unresolved:
-            return groups.setdefault(member, [])
-        name = target if isinstance(target, str) else target.name
-        self.liaison.resolve(name)
-        return self.unresolved.setdefault(name, [])
-
-    def release_waiting(self, name: str, member: Member) -> None:
-        """A name was resolved: what waited for it leaves."""
-        self.peers.members[name] = member
-        messages = self.unresolved.pop(name, None)
-        if messages:
-            self.feed(Released(member, messages))
-
     def go(self) -> None:
         """Data flows: from birth on, or again after everybody was restored."""
         assert self.endpoint is not None
@@ -448,6 +415,8 @@ class Runner:
                 self.feed(LinkOpened(peer))
         for peer in self.endpoint.pending_dials():
             self.dial(peer)
+        for spawn in list(self.endpoint.spawns.values()):
+            self.ask_birth(spawn)
         for name in list(self.unresolved):
             self.liaison.resolve(name)
         if self.desk.out:
@@ -493,6 +462,10 @@ class Runner:
                 self.liaison.say("complained", checkpoint=action.checkpoint, reason=action.reason)
             elif isinstance(action, Settle):
                 self.shutter.settle(action)
+            elif isinstance(action, AskBirth):
+                self.ask_birth(action.spawn)
+            elif isinstance(action, Heed) and not self.tainted:
+                self.liaison.heed(action.word)
 
     def _stamp(self, peer: Member) -> Stamp:
         assert self.endpoint is not None

@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from cutline.barrier import ChannelTable, Endpoint, Frame, LocalSnapshot, Member, Stamp, actions, wire
+from cutline.barrier import ChannelTable, Endpoint, Frame, LocalSnapshot, Member, Spawn, Stamp, actions, wire
 from cutline.barrier.events import (
     AtBoundary,
     CaptureFailed,
@@ -29,6 +29,8 @@ from cutline.barrier.events import (
     LinkLost,
     LinkOpened,
     Released,
+    SpawnAnswered,
+    Spawned,
 )
 
 RUN = "run"
@@ -54,11 +56,13 @@ class State:
 
     applied: dict[Member, list[int]] = field(default_factory=dict)
     sent: dict[Member, list[int]] = field(default_factory=dict)
+    spawned: list[int] = field(default_factory=list)
 
     def copy(self) -> State:
         return State(
             {peer: list(ids) for peer, ids in self.applied.items()},
             {peer: list(ids) for peer, ids in self.sent.items()},
+            list(self.spawned),
         )
 
 
@@ -154,7 +158,7 @@ class Hosts:
         self.durable: set[tuple[int, Member]] = set()
         self.fates: dict[int, bool] = {}
         self.history: dict[int, dict[tuple[Member, Member], list[int]]] = {}
-        self.reports: list[tuple[Host, actions.Report | actions.Complain]] = []
+        self.reports: list[tuple[Host, actions.Report | actions.Complain | actions.AskBirth]] = []
         self.last_id = 0
 
     def everybody(self) -> list[Host]:
@@ -178,6 +182,8 @@ class Hosts:
             self.capture(host, action)
         elif isinstance(action, actions.Settle):
             self.check_settle(action)
+        elif isinstance(action, actions.Heed):
+            self.heed(host, *action.word)
         else:
             if isinstance(action, actions.Complain) and action.reason != DISK:
                 self.seen["complaint about a decided checkpoint"] += 1
@@ -277,6 +283,20 @@ class Hosts:
             self.seen["self-send"] += peer == host.member
             self.feed(host, Released(peer, messages))
 
+    def make(self, host: Host) -> None:
+        """A handler spawns; its number is that of the state, so a re-run after a rollback uses it again."""
+        number = len(host.state.spawned) + 1
+        host.state.spawned.append(number)
+        self.seen["spawned by a handler"] += 1
+        self.feed(host, Spawned(Spawn(number, "", None)))
+
+    def heed(self, host: Host, number: int, newborn: Member) -> None:
+        """Somebody that this host spawned is up."""
+        assert host.endpoint is not None
+        if number in host.endpoint.spawns:
+            self.feed(host, SpawnAnswered(number))
+            self.say(host, 1, self.rng.randint(0, 2), [newborn])
+
     def persist(self, host: Host, failing: bool) -> None:
         checkpoint = host.persisting.pop(self.rng.randrange(len(host.persisting)))
         if failing:
@@ -368,7 +388,7 @@ class Hosts:
         """A host becomes what the image of a cut says, in a new epoch; nothing flows yet."""
         image = self.images.get((checkpoint, host.member)) if host.member in members else None
         table = ChannelTable({}, {}) if image is None else image.table
-        packed = wire.incoming_to_doc(table), wire.outgoing_to_doc(table)
+        packed = wire.incoming_to_doc(table), wire.outgoing_to_doc(table), wire.spawns_to_doc(table)
         host.state = State() if image is None else image.state.copy()
         host.endpoint = Endpoint(
             host.member,
@@ -391,6 +411,12 @@ class Hosts:
         for peer in host.links:
             self.feed(host, LinkOpened(peer))
         self.redial(host)
+        self.ask_again(host)
+
+    def ask_again(self, host: Host) -> None:
+        """What the coordinator may not have heard, or may have forgotten."""
+        assert host.endpoint is not None
+        self.reports += [(host, actions.AskBirth(spawn)) for spawn in host.endpoint.spawns.values()]
 
     def flush(self, host: Host) -> None:
         if host.works:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from cutline.barrier import channel, commit, cut, recovery
-from cutline.barrier.actions import Capture, Report, SendAck, SendFrame
+from cutline.barrier.actions import Capture, Heed, Report, SendAck, SendFrame
 from cutline.barrier.channel import Incoming, Outgoing
 from cutline.barrier.commit import GlobalCommit
 from cutline.barrier.endpoint import Endpoint
@@ -92,6 +92,34 @@ def _newborn_unmarked(patch: Patch) -> None:
         return tuple(m for m in real(self, sender) if m.checkpoint not in self.snapshot.born_into)
 
     patch.setattr(Endpoint, "_marks", marks)
+
+
+@plant("a spawn is not in the outbox", unproved=True)
+def _spawn_forgotten(patch: Patch) -> None:
+    real = Endpoint._at_boundary
+
+    def at_boundary(self: Endpoint, event: Any) -> list[Any]:
+        return [
+            action._replace(channels=action.channels._replace(spawns=()))
+            if isinstance(action, Capture)
+            else action
+            for action in real(self, event)
+        ]
+
+    patch.setattr(Endpoint, "_at_boundary", at_boundary)
+
+
+@plant("a newborn is used before all that was begun before its birth is captured", unproved=True)
+def _heeded_early(patch: Patch) -> None:
+    real = Endpoint._told
+
+    def told(self: Endpoint, event: Any) -> list[Any]:
+        actions = real(self, event)
+        if self._words and self._words[-1] is event.word:
+            actions.append(Heed(self._words.pop()))
+        return actions
+
+    patch.setattr(Endpoint, "_told", told)
 
 
 @plant("a channel that opens after the capture carries no mark", unproved=True)

@@ -8,7 +8,7 @@ from typing import Any
 from cutline.barrier import LocalSnapshot, Member, actions, commit, recovery, wire
 from cutline.barrier.cut import claims_of, in_flight
 from cutline.barrier.endpoint import Endpoint
-from cutline.barrier.events import AtBoundary, CoordinatorOpened, Initiated, Settled
+from cutline.barrier.events import AtBoundary, CoordinatorOpened, Initiated, Settled, Told
 
 from .model import DISK, RUN, Host, Hosts, Image, Wrong, ids_of
 
@@ -35,6 +35,8 @@ class World(Hosts):
         self.manifests: list[int] = []
         self.rows: list[commit.Decide] = []
         self.confirmed: list[recovery.Confirmed] = []
+        # Who came from which spawn: spawner and its number.
+        self.origins: dict[Member, tuple[Member, int]] = {}
         members = tuple(self.birth() for _ in range(rng.randint(2, 4)))
         self.rosters[0] = members
         self.fates[0] = True
@@ -92,8 +94,11 @@ class World(Hosts):
         self.seen["begun while another is undecided"] += bool(self.commit.undecided)
         self.coordinate(commit.Begun(self.newest, self.rng.random() < 0.3, roster, 0.0))
 
-    def hear(self, host: Host, report: actions.Report | actions.Complain) -> None:
+    def hear(self, host: Host, report: actions.Report | actions.Complain | actions.AskBirth) -> None:
         """What a participant reported reaches the coordinator."""
+        if isinstance(report, actions.AskBirth):
+            self.bear(host, report.spawn.number)
+            return
         if isinstance(report, actions.Complain):
             self.coordinate(commit.Complained(host.member, report.checkpoint, report.reason))
             return
@@ -121,6 +126,7 @@ class World(Hosts):
             if (checkpoint, member) not in self.durable:
                 raise Wrong(f"{checkpoint} commits without the image of {member.name}")
             images[member] = self.images[checkpoint, member]
+        self.check_spawns(checkpoint, images)
         flying = 0
         for sender in {**images, **{p: None for i in images.values() for p in i.table.incoming}}:
             for receiver in {**images, **{p: None for i in images.values() for p in i.state.sent}}:
@@ -128,6 +134,18 @@ class World(Hosts):
         if flying != in_flight({member: claims_of(image.table) for member, image in images.items()}):
             raise Wrong(f"{flying} messages are in flight in cut {checkpoint}")
         self.seen["cut with messages in flight"] += flying > 0
+
+    def check_spawns(self, checkpoint: int, images: Mapping[Member, Image]) -> None:
+        """Each spawn of the cut is still to be done, or done."""
+        for spawner, image in images.items():
+            pending = [spawn.number for spawn in image.table.spawns]
+            for number in image.state.spawned:
+                born = [member for member in images if self.origins.get(member) == (spawner, number)]
+                if len(born) > 1 or not (born or number in pending):
+                    raise Wrong(f"cut {checkpoint}: spawn {number} of {spawner.name} became {born}")
+            if not set(pending) <= set(image.state.spawned):
+                raise Wrong(f"cut {checkpoint}: {spawner.name} keeps spawns {pending} that it never made")
+            self.seen["cut with a spawn under way"] += bool(pending)
 
     def check_channel(
         self, checkpoint: int, images: dict[Member, Image], sender: Member, receiver: Member
@@ -161,8 +179,29 @@ class World(Hosts):
     # -- births, ends, recovery ----------------------------------------------------------------
 
     def spawn(self) -> None:
+        """Somebody is born, and spoken to by one who has not captured what was begun before."""
         if self.recovery.restoring or len(self.hosts) >= 5:
             return
+        host = self.bring_up()
+        spawner = self.rng.choice([other for other in self.hosts.values() if other is not host])
+        if spawner.works:
+            self.say(spawner, 1, self.rng.randint(1, 3), [host.member])
+
+    def bear(self, spawner: Host, number: int) -> None:
+        """A participant asks for a newborn, for the first time or again."""
+        if self.recovery.restoring or spawner.epoch != self.epoch or spawner.retired:
+            return
+        origin = spawner.member, number
+        newborn = next((member for member in self.hosts if self.origins.get(member) == origin), None)
+        self.seen["spawn asked for again"] += newborn is not None
+        if newborn is None:
+            newborn = self.bring_up().member
+            self.origins[newborn] = origin
+        undecided = tuple(self.commit.undecided)
+        word = number, newborn
+        spawner.orders.append(Told(self.epoch, undecided, self.newest, self.newest_committed, word))
+
+    def bring_up(self) -> Host:
         host = Host(self.birth(), epoch=self.epoch)
         undecided = self.commit.undecided
         self.seen["born into an open checkpoint"] += bool(undecided)
@@ -176,9 +215,7 @@ class World(Hosts):
         )
         self.hosts[host.member] = host
         host.flowing = True
-        spawner = self.rng.choice([other for other in self.hosts.values() if other is not host])
-        if spawner.works:
-            self.say(spawner, 1, self.rng.randint(1, 3), [host.member])
+        return host
 
     def crash(self) -> None:
         host = self.rng.choice(list(self.hosts.values()))
@@ -275,6 +312,8 @@ class World(Hosts):
             if host.epoch == self.epoch and not host.flowing:
                 host.orders.append(recovery.Resume(self.epoch, 0, ()))
             host.orders.append(self.initiated())
+            if host.works:
+                self.ask_again(host)
 
     # -- steps ---------------------------------------------------------------------------------
 
@@ -363,7 +402,11 @@ class World(Hosts):
         elif kind < 0.97:
             if self.rng.random() < 0.5:
                 self.begin()
-            self.spawn()
+            able = [host for host in self.hosts.values() if host.works and host.endpoint]
+            if able and len(self.hosts) < 6 and self.rng.random() < 0.5:
+                self.make(self.rng.choice(able))
+            else:
+                self.spawn()
         elif kind < 0.98:
             self.crash()
         elif kind > 0.99:
@@ -465,6 +508,7 @@ class World(Hosts):
                 raise Wrong(f"stuck: {host.member.name} holds {endpoint.snapshot.full}")
             if endpoint.outbox_bytes or any(end.pending or end.frames for end in endpoint.outgoing.values()):
                 raise Wrong(f"stuck: {host.member.name} keeps {endpoint.outbox_bytes} bytes for others")
+            self.check_born(host.member, host.state.spawned, endpoint.spawns)
         for (sender, receiver), sent in self.history[self.epoch].items():
             applied = self.hosts[receiver].state.applied.get(sender, [])
             if applied != sent:
@@ -473,6 +517,12 @@ class World(Hosts):
             for sender, applied in host.state.applied.items():
                 if applied != self.history[self.epoch].get((sender, receiver), []):
                     raise Wrong(f"{receiver.name} applied {applied} of {sender.name}, never sent")
+
+    def check_born(self, spawner: Member, spawned: list[int], pending: Mapping[int, Any]) -> None:
+        for number in spawned:
+            born = [member for member in self.hosts if self.origins.get(member) == (spawner, number)]
+            if pending or len(born) != 1:
+                raise Wrong(f"spawn {number} of {spawner.name} became {born}, {pending} are under way")
 
     def checkpoint(self) -> None:
         """After the faults, the next checkpoint commits."""

@@ -9,6 +9,8 @@ was lost, what arrives twice was doubled. Messages are words of two letters.
     > A releases a1 a2 to B         a handler of A reached its end
     > A flush | boundary | handles | coordinator
     > A link B | unlink B
+    > A spawns J                   a spawn leaves; its number counts from 1
+    > A told J undecided 2,3       the coordinator says who J is, and what was undecided then
     > A initiated 2,3 newest 3 committed 1
     > A settled 2 aborted
     > A durable 2 | fails 2
@@ -21,7 +23,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from cutline.barrier import ChannelTable, Endpoint, Frame, LocalSnapshot, Member, Open, Stamp, actions, wire
+from cutline.barrier import (
+    ChannelTable,
+    Endpoint,
+    Frame,
+    LocalSnapshot,
+    Member,
+    Open,
+    Spawn,
+    Stamp,
+    actions,
+    wire,
+)
 from cutline.barrier import events as ev
 from cutline.barrier.cut import check, claims_of, in_flight
 
@@ -45,6 +58,9 @@ class Story:
             "flush": lambda end, words: ev.Flush(),
             "boundary": lambda end, words: ev.AtBoundary(),
             "coordinator": lambda end, words: ev.CoordinatorOpened(),
+            "spawns": lambda end, words: ev.Spawned(Spawn(len(end.spawns) + 1, words[0], None)),
+            "told": lambda end, words: ev.Told(end.epoch, opens(words[2]), 0, 0, words[0]),
+            "answered": lambda end, words: ev.SpawnAnswered(int(words[0])),
             "link": lambda end, words: ev.LinkOpened(self.member(words[0])),
             "unlink": lambda end, words: ev.LinkLost(self.member(words[0])),
             "initiated": lambda end, words: ev.Initiated(
@@ -134,6 +150,10 @@ class Story:
             return f"reports {action.checkpoint} prepared"
         if isinstance(action, actions.Complain):
             return f"complains of {action.checkpoint}: {action.reason}"
+        if isinstance(action, actions.AskBirth):
+            return f"asks for {action.spawn.name}, its spawn {action.spawn.number}"
+        if isinstance(action, actions.Heed):
+            return f"heeds that there is {action.word}"
         return f"dials {action.peer.name}"
 
     def sent(self, stamp: Stamp, action: actions.SendFrame | actions.SendMarker | actions.SendAck) -> str:
@@ -169,6 +189,8 @@ def parts(table: ChannelTable) -> Iterable[str]:
         yield f"\n      from {peer.name}: handled {into.processed}, holds {span(into.frames)}"
     for peer, out in table.outgoing.items():
         yield f"\n      to {peer.name}: sent {out.last}, keeps {span(out.frames)}"
+    for spawn in table.spawns:
+        yield f"\n      is to have {spawn.name} born"
 
 
 def told(text: str) -> str:

@@ -30,6 +30,7 @@ MET = (
     "capture inside a frame",
     "capture with early frames",
     "committed",
+    "cut with a spawn under way",
     "cut with messages in flight",
     "link broken",
     "mark known at capture",
@@ -43,6 +44,8 @@ MET = (
     "recovery during a recovery",
     "released withheld",
     "self-send",
+    "spawn asked for again",
+    "spawned by a handler",
     "zombie",
 )
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cutline.barrier import ChannelTable, Frame, InPart, Mark, Member, OutPart, Positions, Stamp, wire
+from cutline.barrier import ChannelTable, Frame, InPart, Mark, Member, OutPart, Positions, Spawn, Stamp, wire
 from cutline.barrier.cut import InClaim, OutClaim, claims_of
 from cutline.barrier.events import AckArrived, FrameArrived, MarkerArrived
 
@@ -24,6 +24,7 @@ tables = st.builds(
     ChannelTable,
     st.dictionaries(members, st.builds(InPart, numbers, numbers, digests, some_frames), max_size=3),
     st.dictionaries(members, st.builds(OutPart, numbers, numbers, digests, some_frames), max_size=3),
+    st.lists(st.builds(Spawn, numbers, st.text(max_size=9), st.binary(max_size=9)), max_size=3).map(tuple),
 )
 
 A, B = Member("A", 1), Member("B", 2)
@@ -150,8 +151,10 @@ def test_a_cut_packet_is_a_value_error(kind: str, draw: st.DataObject) -> None:
 
 
 @given(tables)
-def test_both_sections_of_an_image_come_back(table: ChannelTable) -> None:
-    packed = msgpack.packb([wire.incoming_to_doc(table), wire.outgoing_to_doc(table)])
+def test_the_sections_of_an_image_come_back(table: ChannelTable) -> None:
+    packed = msgpack.packb(
+        [wire.incoming_to_doc(table), wire.outgoing_to_doc(table), wire.spawns_to_doc(table)]
+    )
     assert wire.table_from_docs(*msgpack.unpackb(packed)) == table
 
 

@@ -195,10 +195,11 @@ class City:
         if names:
             self.cut("driver", *names)
 
-    def spawn(self, name: str) -> None:
-        """The driver asks for a participant."""
-        record = {"class_name": "x:Y", "options": {}, "args": [], "main": b""}
-        self.say("driver", "spawn", name=name, record=record)
+    def spawn(self, name: str, who: str = "driver", number: int = 0, get: bool = False) -> None:
+        """Somebody asks for a participant; a number is another one for each name unless it is given."""
+        record = {"class_name": "x:Y", "options": {}, "args": [], "main": b"", "get": get}
+        number = number or 100 + sum(map(ord, name))
+        self.say(who, "spawn", number=number, name=name, record=record)
 
     def cut(self, *names: str) -> int:
         """A committed checkpoint on request."""

@@ -95,6 +95,10 @@ def test_a_name_is_nobodys_only_after_the_driver_has_told_of_its_spawns(city: Ci
     assert city.lines["b"].kinds()[-1] == "wait"
     city.say("driver", "spawns_told")
     city.say("b", "resolve", name="late")
+    for name in ("a", "b", "driver"):
+        assert city.lines[name].last("spawning")["name"] == "late"
+        assert "resolved" not in [doc["kind"] for doc in city.lines["b"].heard]
+        city.say(name, "told_of_spawns", name="late")
     assert city.lines["b"].last("resolved")["birth"] is None
 
 

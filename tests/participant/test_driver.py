@@ -40,7 +40,7 @@ def town(tmp_path: Path) -> Iterator[Town]:
     made.add("adder", Adder)
     driver = made.add_driver(tmp_path)
     made.start()
-    driver.known_names = frozenset({"adder"})  # type: ignore[assignment]
+    driver.known_names = {"adder": ""}
     made.checkpoint(full=True)
     yield made
     made.close()
@@ -195,12 +195,12 @@ def test_a_spawn_that_failed_is_not_tried_again(town: Town) -> None:
     driver = driver_of(town)
     cut = town.committed
     up: Future[Any] = Future()
-    record = {"class_name": "x:Y", "options": {}, "args": [], "main": b""}
+    record = {"class_name": "x:Y", "options": {}, "args": [], "main": b"", "get": False}
     driver.post(Submission("spawn", 1, "late", "", record, None, True, None, 0, up))
     town.settle()
     assert [doc["name"] for _, doc in town.said("spawn")] == ["late"]
     error = pack_error(SpawnFailed("no"), participant="late")
-    town.say("driver", "spawned", name="late", birth=9, address="", error=error, **town.view())
+    town.say("driver", "spawned", number=1, name="late", birth=9, address="", error=error, **town.view())
     town.settle()
     with pytest.raises(SpawnFailed):
         up.result(0)

@@ -211,7 +211,7 @@ class Town:
     def resume(self, checkpoint: int) -> None:
         """Lets data flow again."""
         for name in self.runners:
-            roster = list(self.images[checkpoint])
+            roster = dict.fromkeys(self.images[checkpoint], "")
             self.say(name, "resume", checkpoint=checkpoint, roster=roster, skips=[])
 
     def recover(self, checkpoint: int) -> None:

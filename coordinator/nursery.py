@@ -1,0 +1,202 @@
+"""Newborns and names: who asked for whom, what became of it, and what a name means.
+
+A spawn is known by its spawner and the spawner's number for it, so one that is asked for again (over another
+link, by a restored spawner, of another coordinator) is answered, not done twice. A name that somebody else
+has is an error, unless the spawner wants whoever has it.
+
+Nobody knows a name before its spawner's request has left for here, but over another link it may come sooner.
+So before a name that is unknown here is nobody's, everybody is asked once; what they have asked for comes
+before their answer.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from cutline.barrier import Member
+from cutline.errors import DuplicateName, SpawnFailed
+from cutline.participant.driver import DRIVER
+from cutline.participant.messages import pack_error, unpack_error
+
+from .roster import Seat, SpawnId
+
+if TYPE_CHECKING:
+    from .runner import Coordinator
+
+__all__ = ("Nursery",)
+
+
+class _Asked(NamedTuple):
+    """A spawn that is put off."""
+
+    spawner: Seat
+    doc: dict[str, Any]
+
+
+@dataclass
+class _Doubt:
+    """A name that may be nobody's: who wants to know, and from whom an answer is outstanding."""
+
+    askers: list[Seat] = field(default_factory=list)
+    waiting: dict[Member, None] = field(default_factory=dict)
+
+
+class Nursery:
+    """See the module's head."""
+
+    def __init__(self, coordinator: Coordinator) -> None:
+        self.c = coordinator
+        # Newborns that have not said hello yet.
+        self.births: dict[Member, SpawnId] = {}
+        # Whether the driver has said of all it spawned; until then a name unknown here may be a newborn's.
+        self.spawns_known = True
+        self.put_off: dict[SpawnId, _Asked] = {}
+        self.doubts: dict[str, _Doubt] = {}
+
+    def tick(self) -> None:
+        """What was put off: until data flows, or until whoever has the name is up."""
+        if not self.put_off or not self.c.flowing:
+            return
+        put_off, self.put_off = self.put_off, {}
+        for asked in put_off.values():
+            # After a recovery the spawner has said it again.
+            if asked.doc["epoch"] == self.c.epoch:
+                self.spawn(*asked)
+
+    def recovering(self) -> None:
+        """Everybody goes back: who asked asks again."""
+        self.spawns_known = False
+        self.doubts.clear()
+        self.put_off.clear()
+
+    # -- newborns ------------------------------------------------------------------------------
+
+    def spawn(self, spawner: Seat, doc: dict[str, Any]) -> None:
+        """A participant asks for a newborn; `spawned` is the answer, some day."""
+        c = self.c
+        spawn = SpawnId(*spawner.member, doc["number"])
+        name, record = doc["name"], doc["record"]
+        present = c.roster.get(name)
+        if not c.flowing:
+            # A coordinator that took over hears it again before it knows whether data flows.
+            self.put_off[spawn] = _Asked(spawner, doc)
+        elif present is None:
+            self._start(spawn, name, record)
+        elif present.phase != "running":
+            if present.spawn != spawn:
+                self.put_off[spawn] = _Asked(spawner, doc)
+        elif present.spawn == spawn or record["get"]:
+            self._answer(spawn, present, None)
+        else:
+            error = DuplicateName(
+                f"{spawner.member.name!r} spawned {name!r}, and there is a participant of that name already; "
+                "names are identities: choose another, or spawn it with get_if_exists=True",
+                participant=name,
+            )
+            self._answer(spawn, present, pack_error(error, participant=spawner.member.name))
+
+    def _start(self, spawn: SpawnId, name: str, record: dict[str, Any]) -> None:
+        c = self.c
+        birth = c.catalog.next_birth(c.lease, c.lineage)
+        seat = Seat(Member(name, birth), record["class_name"], record["options"], spawn=spawn)
+        c.roster.seats[name] = seat
+        self.births[seat.member] = spawn
+        if record.get("main"):
+            c.launcher.program["main"] = record["main"]
+        try:
+            c.launcher.start(seat, "born", c.now(), args=record["args"])
+        except SpawnFailed as error:
+            self.failed(seat, pack_error(error, participant=name))
+
+    def born(self, seat: Seat) -> None:
+        """A newborn is up and may be used."""
+        spawn = self.births.pop(seat.member, None)
+        if spawn is not None:
+            self.c.notice("born", name=seat.member.name, class_name=seat.class_name)
+            self._answer(spawn, seat, None)
+
+    def failed(self, seat: Seat, error: bytes) -> None:
+        """A newborn did not come up: its spawner hears why, its seat is free."""
+        c = self.c
+        c.roster.seats.pop(seat.member.name, None)
+        spawn = self.births.pop(seat.member, None)
+        if spawn is not None:
+            self._answer(spawn, seat, error)
+
+    def _answer(self, spawn: SpawnId, seat: Seat, error: bytes | None) -> None:
+        c = self.c
+        spawner = c.roster.get(spawn.spawner)
+        if spawner is not None and spawner.member.birth == spawn.birth:
+            c.say(
+                spawner.link,
+                "spawned",
+                number=spawn.number,
+                name=seat.member.name,
+                birth=seat.member.birth,
+                address=seat.address,
+                error=error,
+                **c.view(),
+            )
+        if error is not None and spawn.spawner != DRIVER:
+            # Perhaps nobody asks the newborn for anything.
+            fault = unpack_error(error, participant=seat.member.name, live={})
+            text = f"{type(fault).__name__}: {fault}"
+            c.notice("spawn_failed", name=seat.member.name, spawner=spawn.spawner, text=text)
+
+    # -- names ---------------------------------------------------------------------------------
+
+    def resolve(self, seat: Seat, name: str) -> None:
+        """A participant asks who has a name."""
+        c = self.c
+        if self._is_nobodys(name):
+            doubt = self.doubts.get(name)
+            if doubt is None:
+                doubt = self.doubts[name] = _Doubt()
+                for other in c.roster:
+                    if other.phase == "running":
+                        doubt.waiting[other.member] = None
+                        c.say(other.link, "spawning", name=name)
+            if seat not in doubt.askers:
+                doubt.askers.append(seat)
+            return
+        self._tell(seat, name)
+
+    def _is_nobodys(self, name: str) -> bool:
+        """Whether nothing is known here of such a name, nor can be expected to."""
+        coming = not self.spawns_known or not self.c.flowing
+        coming = coming or any(asked.doc["name"] == name for asked in self.put_off.values())
+        return self.c.roster.get(name) is None and not coming
+
+    def _tell(self, seat: Seat, name: str) -> None:
+        c = self.c
+        found = c.roster.get(name)
+        if found.phase != "running" if found is not None else not self._is_nobodys(name):
+            # It is on its way; the asker asks again when it hears nothing.
+            c.say(seat.link, "wait", name=name)
+            return
+        c.say(
+            seat.link,
+            "resolved",
+            name=name,
+            birth=found.member.birth if found is not None else None,
+            address=found.address if found is not None else "",
+            **c.view(),
+        )
+
+    def told_of_spawns(self, seat: Seat, name: str) -> None:
+        """A participant has asked for all that it has spawned so far."""
+        doubt = self.doubts.get(name)
+        if doubt is None:
+            return
+        doubt.waiting.pop(seat.member, None)
+        if not doubt.waiting:
+            del self.doubts[name]
+            for asker in doubt.askers:
+                self._tell(asker, name)
+
+    def reconnected(self, seat: Seat) -> None:
+        """What a participant was asked may have been lost with its link."""
+        for name, doubt in self.doubts.items():
+            if seat.member in doubt.waiting:
+                self.c.say(seat.link, "spawning", name=name)

@@ -1,0 +1,56 @@
+"""What a system is run with, and what the coordinator keeps of what was asked of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from cutline.participant.transport import Link
+from cutline.storage import Manifest
+
+from .trigger import Start
+
+__all__ = ("OpenCheckpoint", "Settings", "Ticket")
+
+
+@dataclass
+class Settings:
+    """What a system is run with."""
+
+    system: str
+    interval: float | None = 5.0
+    min_pause: float = 0.0
+    full_every: int = 10
+    keep: int = 10
+    checkpoint_timeout: float = 60.0
+    lost_after: float = 300.0
+    rollback_grace: float = 30.0
+    max_deaths: int = 20
+    spawn_timeout: float = 60.0
+    by_reference: int = 1 << 20
+    # Where the system outlives its driver's process: seconds until it stops without one. None: it does not.
+    driver_grace: float | None = None
+    break_mode: str = ""
+    check_awaits: bool = False
+
+
+@dataclass
+class Ticket:
+    """Who asked for something, and under which number the reply goes back.
+
+    `asked` names the request over lost links and coordinators; empty for those that are not repeated.
+    """
+
+    link: Link | None
+    number: int
+    asked: str = ""
+
+
+@dataclass
+class OpenCheckpoint:
+    """What the shell keeps of an undecided checkpoint."""
+
+    start: Start
+    began: float
+    manifest: Manifest | None = None
+    summary: dict[str, Any] = field(default_factory=dict)

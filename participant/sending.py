@@ -1,0 +1,111 @@
+"""How what handlers sent leaves: in order per receiver, newborns first.
+
+A name that nobody has resolved is asked for; what was sent there waits, as a part of the image, until it is.
+What can never be delivered ends here: whoever asked gets an error for an answer, a tell becomes a dead letter
+of its sender.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from cutline.barrier import Member, Spawn
+from cutline.barrier.events import EndpointEvent, Released, Spawned
+
+from .desk import Desk, HandlerRaised
+from .messages import ASK, CHASE, TELL, decode_frame
+
+if TYPE_CHECKING:
+    from .liaison import Liaison
+    from .peers import Peers
+
+__all__ = ("Sending",)
+
+
+class Sending:
+    """The part of `cutline.participant.runner.Runner` that sends."""
+
+    me: Member
+    desk: Desk
+    peers: Peers
+    liaison: Liaison
+    tainted: bool
+    unresolved: dict[str, list[bytes]]
+
+    def feed(self, event: EndpointEvent) -> None:
+        """One event for the endpoint, its actions performed."""
+        raise NotImplementedError
+
+    def fail(self, failure: HandlerRaised) -> None:
+        """User code raised where nobody hears it, and no message can be retried."""
+        raise NotImplementedError
+
+    def local_answer(self, number: int, error: bytes) -> None:
+        """An own question ends with an error of this side; a step of its own, at a boundary."""
+        try:
+            self.desk.answered(number, False, error)
+            self.desk.drain()
+        except HandlerRaised as failure:
+            self.fail(failure)
+        if self.desk.out and not self.tainted:
+            self._release()
+
+    def _release(self) -> None:
+        self.release(self.desk.out)
+
+    def release(self, out: list[tuple[str | Member, bytes]]) -> None:
+        """What handlers sent leaves, in order per receiver, and `out` is empty afterwards."""
+        groups: dict[Member, list[bytes]] = {}
+        last: str | Member | None = None
+        row: list[bytes] = []
+        if self.desk.has_spawned:
+            self._release_spawns(out)
+        for target, message in out:
+            if target is not last:
+                last, row = target, self._row(groups, target)
+            row.append(message)
+        out.clear()
+        for member, messages in groups.items():
+            self.feed(Released(member, messages))
+
+    def _release_spawns(self, out: list[tuple[str | Member, Any]]) -> None:
+        """Takes the spawns out of what leaves; they go ahead of what is sent to the newborns."""
+        spawns = [message for _, message in out if isinstance(message, Spawn)]
+        if spawns:
+            out[:] = [entry for entry in out if not isinstance(entry[1], Spawn)]
+            for spawn in spawns:
+                self.feed(Spawned(spawn))
+
+    def _row(self, groups: dict[Member, list[bytes]], target: str | Member) -> list[bytes]:
+        """The messages that leave for a target; those to a name that nobody has resolved wait."""
+        if isinstance(target, Member):
+            # It has sent us something, so all that was begun before its birth is captured here. What waits
+            # for the name was sent before, unless the name may come to mean somebody else.
+            if target.name in self.unresolved and not self.liaison.is_spawning(target.name):
+                self.release_waiting(target.name, target)
+            return groups.setdefault(target, [])
+        member = self.peers.members.get(target)
+        if member is not None and target not in self.unresolved:
+            return groups.setdefault(member, [])
+        self.liaison.resolve(target)
+        return self.unresolved.setdefault(target, [])
+
+    def release_waiting(self, name: str, member: Member) -> None:
+        """A name was resolved: what waited for it leaves."""
+        self.peers.members[name] = member
+        messages = self.unresolved.pop(name, None)
+        if messages:
+            self.feed(Released(member, messages))
+
+    def undeliverable(self, name: str, messages: Sequence[bytes], error: bytes) -> None:
+        """Nobody will ever take these: questions are answered with `error`, tells are dead letters."""
+        for message in messages:
+            for kind, number, detail, _packed in decode_frame(message):
+                if kind in (ASK, CHASE):
+                    self.local_answer(number, error)
+                elif kind == TELL:
+                    self.desk.dead_letters.append([*self.me, 0, kind, f"{name}.{detail}"])
+                    self.liaison.say("undelivered", name=name, method=detail)
+                if self.tainted:
+                    return

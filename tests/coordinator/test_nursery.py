@@ -1,0 +1,151 @@
+"""Who is born, once, and what a name means: packet by packet."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cutline.errors import DuplicateName, SpawnFailed
+from cutline.participant.messages import pack_error, unpack_error
+from cutline.storage import Store
+from cutline.storage.store import memory_store
+
+from .city import City
+
+
+@pytest.fixture
+def store() -> Iterator[Store]:
+    """A store in memory."""
+    with memory_store() as made:
+        yield made
+
+
+@pytest.fixture
+def city(store: Store, tmp_path: Path) -> City:
+    """A driver and a and b, with one cut of all."""
+    made = City(store, tmp_path)
+    made.open_for_business("a", "b")
+    return made
+
+
+def spawned(city: City, who: str) -> list[tuple[int, str, int]]:
+    """Whom a participant was told of: number, name, birth."""
+    docs = [doc for doc in city.lines[who].heard if doc["kind"] == "spawned"]
+    return [(doc["number"], doc["name"], doc["birth"]) for doc in docs]
+
+
+def error_of(doc: dict[str, Any]) -> BaseException:
+    """The error of an answer."""
+    return unpack_error(doc["error"], participant="test", live={})
+
+
+def births(city: City, name: str) -> int:
+    """How often somebody of that name was started for the first time."""
+    return [entry[:2] for entry in city.pad.launched].count((name, "born"))
+
+
+def test_a_spawn_that_is_asked_for_again_is_answered_and_not_done_twice(city: City) -> None:
+    city.spawn("kid", "a", 7)
+    city.spawn("kid", "a", 7)
+    assert births(city, "kid") == 1 and spawned(city, "a") == []
+    city.hello("kid", "born")
+    seat = city.c.roster.get("kid")
+    assert seat is not None
+    assert spawned(city, "a") == [(7, "kid", seat.member.birth)]
+    city.spawn("kid", "a", 7)
+    assert spawned(city, "a") == [(7, "kid", seat.member.birth)] * 2 and births(city, "kid") == 1
+
+
+def test_a_newborn_is_told_of_what_is_undecided_and_so_is_its_spawner(city: City) -> None:
+    city.request(1)
+    city.spawn("kid", "a", 7)
+    city.hello("kid", "born")
+    undecided = [[city.c.newest, False]]
+    assert city.lines["kid"].last("born")["undecided"] == undecided
+    assert city.lines["a"].last("spawned")["undecided"] == undecided
+    assert "initiate" not in city.lines["kid"].kinds()
+
+
+def test_a_name_that_is_taken_is_an_error_for_another_spawn(city: City) -> None:
+    city.spawn("b", "a", 7)
+    error = error_of(city.lines["a"].last("spawned"))
+    assert isinstance(error, DuplicateName) and "'b'" in str(error) and births(city, "b") == 1
+    city.spawn("b", "a", 8, get=True)
+    found = city.lines["a"].last("spawned")
+    assert found["error"] is None and found["number"] == 8
+
+
+def test_a_spawn_of_a_name_whose_newborn_is_starting_waits_for_what_becomes_of_it(city: City) -> None:
+    city.spawn("kid", "a", 7)
+    city.spawn("kid", "b", 3)
+    city.step()
+    assert births(city, "kid") == 1 and spawned(city, "b") == []
+    error = pack_error(SpawnFailed("no"), participant="kid")
+    city.hello("kid", "failed", error=error)
+    assert isinstance(error_of(city.lines["a"].last("spawned")), SpawnFailed)
+    notice = [doc for doc in city.lines["driver"].heard if doc.get("what") == "spawn_failed"][-1]
+    assert (notice["name"], notice["spawner"]) == ("kid", "a") and "SpawnFailed: no" in notice["text"]
+    city.step()
+    city.hello("kid", "born")
+    assert births(city, "kid") == 2 and [name for _, name, _ in spawned(city, "b")] == ["kid"]
+
+
+def test_a_spawner_that_was_restored_asks_again_and_gets_the_newborn_of_the_cut(city: City) -> None:
+    city.spawn("kid", "a", 7)
+    city.hello("kid", "born")
+    first = spawned(city, "a")
+    cut = city.cut("driver", "a", "b", "kid")
+    city.dies("a")
+    for name in ("b", "driver", "kid"):
+        city.say(name, "restored", checkpoint=cut)
+    city.hello("a", "restored", city.c.epoch)
+    city.spawn("kid", "a", 7)
+    assert spawned(city, "a") == first and births(city, "kid") == 1
+
+
+def test_a_cut_says_which_spawn_somebody_came_from(city: City, store: Store) -> None:
+    city.spawn("kid", "a", 7)
+    city.hello("kid", "born")
+    city.cut("driver", "a", "b", "kid")
+    a = city.c.roster.get("a")
+    assert a is not None
+    row = store.catalog.checkpoints("city")[-1]
+    about = store.read_manifest(row).channels["members"]["kid"]
+    assert about["spawn"] == ["a", a.member.birth, 7]
+
+
+def test_a_name_may_be_asked_for_before_its_spawn_has_come(city: City) -> None:
+    city.say("b", "resolve", name="kid")
+    city.spawn("kid", "a", 7)
+    for name in ("a", "b", "driver"):
+        city.say(name, "told_of_spawns", name="kid")
+    kinds = city.lines["b"].kinds()
+    assert kinds[-1] == "wait" and "resolved" not in kinds
+    city.hello("kid", "born")
+    city.say("b", "resolve", name="kid")
+    assert city.lines["b"].last("resolved")["birth"] is not None
+
+
+def test_who_was_asked_of_a_name_over_a_link_that_broke_is_asked_again(city: City) -> None:
+    city.say("b", "resolve", name="kid")
+    city.say("b", "told_of_spawns", name="kid")
+    city.say("driver", "told_of_spawns", name="kid")
+    city.hang_up("a")
+    line = city.hello("a", "running", city.c.epoch)
+    assert line.last("spawning")["name"] == "kid"
+    city.say("a", "told_of_spawns", name="kid")
+    assert city.lines["b"].last("resolved")["birth"] is None
+
+
+def test_a_spawn_that_comes_while_everybody_goes_back_is_asked_for_again_by_its_spawner(city: City) -> None:
+    city.dies("b")
+    city.spawn("kid", "a", 7)
+    assert births(city, "kid") == 0
+    for name in ("a", "driver"):
+        city.say(name, "restored", checkpoint=city.c.committed)
+    city.hello("b", "restored", city.c.epoch)
+    city.step(1.0)
+    assert births(city, "kid") == 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -103,6 +104,11 @@ class Parent:
 cutline.actor(Leaf)
 
 
+def all_heard_by(parent: Any, number: int) -> Any:
+    """What a leaf has heard."""
+    return parent.leaf.remote(number).result().all_heard.remote().result()
+
+
 @pytest.fixture
 def system(tmp_path: Path) -> Iterator[cutline.System]:
     """A system whose processes have all ended afterwards."""
@@ -148,8 +154,7 @@ def test_spawns_under_way_survive_every_kill_once(tmp_path: Path) -> None:
 
         comes_to(told, (numbers, numbers), "all leaves, once each", 60.0)
         for number in numbers:
-            leaf = again(lambda number=number: parent.leaf.remote(number).result())
-            assert again(lambda leaf=leaf: leaf.all_heard.remote().result()) == [number, -number]
+            assert again(partial(all_heard_by, parent, number)) == [number, -number]
         names = {f"leaf-{number}" for number in numbers}
         assert names < set(again(system.status)["participants"])
 

@@ -6,7 +6,6 @@ import os
 import shutil
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -92,6 +91,7 @@ def begin(
             coordinator.post, common, folder=Path(spec["run_folder"]), hash_seed=int(lineage[:7], 16)
         )
         coordinator.attach(transport, launcher)
+        coordinator.parting.spec = {**spec, "take_over": True}
         address = transport.start()
         write_endpoint(store_path(spec["store"]), settings.system, Endpoint(address, token, os.getpid()))
         if mode == "take_over":
@@ -119,14 +119,24 @@ def _acquire(store: Store, system: str, driver_pid: int) -> Lease:
                 raise
             if not asked and holder != driver_pid:
                 asked = True
-                _ask_to_leave(store, system)
+                _ask_to_leave(store, system, error)
             time.sleep(0.05)
 
 
-def _ask_to_leave(store: Store, system: str) -> None:
-    """A coordinator that outlives its driver for a while need not do so any longer."""
-    with suppress(CutlineError, TimeoutError), Client(store_path(store.url), system, timeout=2.0) as client:
-        client.request("leave", timeout=2.0)
+def _ask_to_leave(store: Store, system: str, held: StoreInUse) -> None:
+    """A coordinator that outlives its driver for a while need not do so any longer.
+
+    Raises:
+        StoreInUse: it will not leave; the message says why.
+    """
+    try:
+        with Client(store_path(store.url), system, timeout=2.0) as client:
+            client.request("leave", timeout=2.0)
+    except StoreInUse as refusal:
+        raise StoreInUse(str(refusal), **{**held.facts, **refusal.facts}) from None
+    except (CutlineError, TimeoutError):
+        # Nobody is there: its lease will run out.
+        return
 
 
 def _alive(pid: int) -> bool:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from cutline.barrier.commit import Decide, ManifestDurable, RowDecided, WriteManifest
 from cutline.barrier.cut import in_flight
 from cutline.errors import Fenced, StorageError
+from cutline.participant.driver import DRIVER
 from cutline.storage import Manifest, MemberImage
 from cutline.storage.image import ImageRef
 
@@ -21,6 +22,8 @@ class Committer:
 
     def __init__(self, coordinator: Coordinator) -> None:
         self.c = coordinator
+        # Fates that the catalog kept to itself.
+        self.undecidable: dict[int, Decide] = {}
 
     def compose(self, action: WriteManifest) -> ManifestDurable:
         """The manifest of a cut that has proved itself, and the figures of its row."""
@@ -31,6 +34,9 @@ class Committer:
             member.name: MemberImage(member.birth, ImageRef.from_doc(report["image"]))
             for member, report in action.reports.items()
         }
+        driver = next((member for member in action.reports if member.name == DRIVER), None)
+        if driver is not None:
+            entry.driver = action.claims[driver], action.reports[driver]["facts"]
         facts = {member.name: dict(report["facts"]) for member, report in action.reports.items()}
         entry.summary = {
             "participants": len(images),
@@ -103,6 +109,20 @@ class Committer:
             # The catalog cannot be asked. The participants go on without this checkpoint; a later tick or
             # the next coordinator reads the row and decides.
             c.notice("catalog_unreachable", text=str(second))
-            c.recoverer.undecidable[action.checkpoint] = action
+            self.undecidable[action.checkpoint] = action
             return None
         return RowDecided(action.checkpoint, fate == "committed", str(error))
+
+    def ask_again(self) -> None:
+        """What could not be asked of the catalog is asked now."""
+        c = self.c
+        for checkpoint, action in list(self.undecidable.items()):
+            try:
+                fate = c.catalog.fate(c.lineage, checkpoint)
+                if fate == "begun":
+                    c.catalog.abort(c.lease, c.lineage, checkpoint, "the catalog was away", c.wall())
+                    fate = "aborted"
+            except StorageError:
+                continue
+            del self.undecidable[checkpoint]
+            c.feed(RowDecided(action.checkpoint, fate == "committed", "the catalog was away"))

@@ -20,6 +20,7 @@ from cutline.participant.driver import DRIVER
 from cutline.participant.messages import pack_error, unpack_error
 
 from .roster import Seat, SpawnId
+from .settings import TAKING_PART
 
 if TYPE_CHECKING:
     from .runner import Coordinator
@@ -171,7 +172,7 @@ class Nursery:
     def _tell(self, seat: Seat, name: str) -> None:
         c = self.c
         found = c.roster.get(name)
-        if found.phase != "running" if found is not None else not self._is_nobodys(name):
+        if found.phase not in TAKING_PART if found is not None else not self._is_nobodys(name):
             # It is on its way; the asker asks again when it hears nothing.
             c.say(seat.link, "wait", name=name)
             return

@@ -1,22 +1,64 @@
-"""The driver's process goes away: for good, or for a while.
+"""The driver's process goes away: for good, for a while, or so that another program can come.
 
 On a cluster that outlives the driver nothing else tells that it is gone but its link. One that has been
 down for `driver_grace` seconds means that the program has ended or was killed, and the system stops at its
 newest checkpoint; the next run of the program resumes there. A program that comes sooner need not wait: it
 asks the old coordinator to leave, which does so if its driver's link is down.
+
+A driver that *leaves* comes to rest first (`cutline.participant.leaving`) and is captured at rest. From that
+checkpoint on it is *parked*: its image and its claims in that cut are its answer to every later one, and its
+confirmation of every recovery. A recovery below that cut would undo what the program has left as settled,
+with nobody there to hear of it: the system halts instead.
+
+A driver that *comes* asks to be let in, gets a launch of its own, and greets as one that has no state.
+Everybody goes back to a checkpoint, the newcomer with them. It replaces a parked driver after one more
+checkpoint, so that little is undone; one that was killed at once.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import os
+import secrets
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from cutline.errors import Misuse
+from cutline.barrier.commit import GiveUp, Prepared
+from cutline.barrier.cut import Claims
+from cutline.barrier.recovery import Confirmed, Restoring, Resume, RollBack
+from cutline.errors import DriverConnected, Misuse, StoreInUse, SystemHalted
 from cutline.participant.driver import DRIVER
+from cutline.participant.leaving import RESTS
+from cutline.participant.processes import process_alive
+from cutline.participant.transport import Link
+from cutline.storage import MemberImage
+
+from .roster import Seat
+from .settings import OpenCheckpoint, Ticket
+from .trigger import Wanted
 
 if TYPE_CHECKING:
-    from .runner import Coordinator, Ticket
+    from .runner import Coordinator
 
-__all__ = ("Parting",)
+__all__ = ("ARRIVED", "Parting", "merged_programs")
+
+# The reason of a recovery that lets a driver in.
+ARRIVED = "another program has connected"
+
+
+class _Parked(NamedTuple):
+    """What stands for a driver that has left: which checkpoint it left with, and its part of that cut."""
+
+    checkpoint: int
+    image: MemberImage
+    claims: Claims
+    facts: Mapping[str, Any]
+
+
+class _Coming(NamedTuple):
+    """A program that was let in and has not greeted as the driver yet."""
+
+    link: Link
+    pid: int
 
 
 class Parting:
@@ -25,6 +67,13 @@ class Parting:
     def __init__(self, coordinator: Coordinator) -> None:
         self.c = coordinator
         self.seen_at = coordinator.now()
+        # What another program needs to take the driver's place; empty where none can.
+        self.spec: dict[str, Any] = {}
+        self.parked: _Parked | None = None
+        self.leaving: list[Ticket] = []
+        self.coming: _Coming | None = None
+        self.welcome: Ticket | None = None
+        self.welcome_until = 0.0
 
     @property
     def linked(self) -> bool:
@@ -36,15 +85,220 @@ class Parting:
         """Stops a system whose driver does not come back."""
         c = self.c
         grace = c.settings.driver_grace
-        if self.linked:
+        if self.linked or self.parked is not None:
             self.seen_at = c.now()
         elif grace is not None and c.now() - self.seen_at > grace:
             c.stop(f"the driver has been gone for {grace:g} s")
+        if self.welcome is not None and c.now() > self.welcome_until:
+            self._let_in()
 
     def leave(self, ticket: Ticket) -> None:
         """The next run of the program wants the system that its former run has left behind to stop."""
         c = self.c
+        seat = c.roster.get(DRIVER)
+        name = c.settings.system
         if self.linked:
-            raise Misuse("the driver of this system is connected; stop that program first")
+            assert seat is not None
+            raise StoreInUse(
+                f"system {name!r} has a driver, process {seat.pid}; stop that program first", pid=seat.pid
+            )
+        if self.parked is not None and c.halted is None:
+            raise StoreInUse(
+                f"system {name!r} goes on without a program, which has left it (detach): "
+                f"cutline.connect({name!r}) takes it up, `cutline stop --name {name}` ends it"
+            )
         c.reply(ticket, {"checkpoint": c.committed})
         c.stop("the driver is gone, and its program was started again")
+
+    # -- leaving ---------------------------------------------------------------------------
+
+    def park(self, ticket: Ticket) -> None:
+        """The driver rests and wants to be captured so.
+
+        Raises:
+            SystemHalted: no checkpoint will be taken any more.
+            Misuse: the system ends with its driver's process.
+        """
+        c = self.c
+        if c.halted is not None:
+            raise SystemHalted(c.halted["text"])
+        if c.settings.driver_grace is None:
+            raise Misuse("a system on plain processes ends with its program; it cannot go on without it")
+        self.leaving.append(ticket)
+        c.trigger.want(Wanted(ticket, None))
+        c.begin_due()
+
+    def stay(self, ticket: Ticket) -> None:
+        """The driver does not leave after all."""
+        self.leaving.clear()
+        self.still_here()
+        self.c.reply(ticket, {"checkpoint": self.c.committed})
+
+    def still_here(self) -> None:
+        """A driver that was parked was not gone: it speaks for itself again."""
+        if self.parked is not None:
+            self.parked = None
+            self.c.roster.seats[DRIVER].phase = "running"
+
+    def decided(self, checkpoint: int, entry: OpenCheckpoint, committed: bool) -> None:
+        """A checkpoint was decided: the driver may be parked by it, or let in after it."""
+        c = self.c
+        tickets = entry.start.tickets
+        wanted = [ticket for ticket in self.leaving if any(ticket is other for other in tickets)]
+        self.leaving = [ticket for ticket in self.leaving if all(ticket is not other for other in wanted)]
+        if any(ticket is self.welcome for ticket in tickets):
+            # Not here: others of this announcement have not heard of it yet.
+            c.post(self._let_in)
+        if not wanted or not committed:
+            return
+        if entry.driver is None or not entry.driver[1].get(RESTS):
+            # A recovery came between its rest and this checkpoint.
+            return
+        assert entry.manifest is not None
+        claims, facts = entry.driver
+        quiet = {**facts, "stall_ms": 0.0, "changed_bytes": 0, "written_bytes": 0}
+        self.parked = _Parked(checkpoint, entry.manifest.images[DRIVER], claims, quiet)
+        seat = c.roster.seats[DRIVER]
+        # Nobody listens there: it will dial.
+        seat.phase, seat.address = "parked", ""
+        c.post(lambda: self._answer_the_others(checkpoint))
+
+    def _answer_the_others(self, checkpoint: int) -> None:
+        """The driver hears of no other checkpoint that is under way."""
+        for number, _full in self.c.commit.undecided:
+            if number > checkpoint:
+                self.answer(number)
+            else:
+                self.c.feed(GiveUp(number, "the driver has left"))
+
+    def answer(self, checkpoint: int) -> None:
+        """Says for a parked driver what it would say."""
+        parked, seat = self.parked, self.c.roster.get(DRIVER)
+        if parked is not None and seat is not None:
+            report = {
+                "image": parked.image.ref.to_doc(),
+                "facts": {**parked.facts, "captured_at": self.c.now()},
+            }
+            self.c.feed(Prepared(seat.member, checkpoint, parked.claims, report))
+
+    # -- recoveries ------------------------------------------------------------------------
+
+    def keeps_from(self, checkpoint: int, images: Mapping[str, MemberImage]) -> str:
+        """Why there can be no recovery to this cut; empty if there can."""
+        parked = self.parked
+        if parked is None or self.linked or images.get(DRIVER) == parked.image:
+            return ""
+        name = self.c.settings.system
+        return (
+            f"the program left this system with checkpoint {parked.checkpoint}, and the newest that is whole "
+            f"is {checkpoint}: going back behind it would undo what that program has left as done. Stop the "
+            f"system (`cutline stop --name {name}`) and run the program again: cutline.start resumes there"
+        )
+
+    def recovering(self) -> None:
+        """Everybody goes back to a cut: with a driver that is here, or with one that stays parked."""
+        self.welcome = None
+        if self.linked:
+            self.parked = None
+
+    def confirm(self) -> list[RollBack | Resume]:
+        """A parked driver holds the state of every cut since it left; what its confirmation brings about."""
+        if self.parked is None:
+            return []
+        seat = self.c.roster.seats[DRIVER]
+        seat.phase = "parked"
+        # All that it has spawned is in the cut that it left with.
+        self.c.nursery.spawns_known = True
+        return self.c.recovery.handle(Confirmed(seat.member, self.c.epoch))
+
+    # -- coming ----------------------------------------------------------------------------
+
+    def connect(self, link: Link, doc: Mapping[str, Any], ticket: Ticket) -> None:
+        """A program wants to be the driver; the reply is what it needs for that.
+
+        Raises:
+            DriverConnected: there is a driver, or one is expected.
+            SystemHalted: the system halted.
+            Misuse: the system ends with its driver's process.
+        """
+        c = self.c
+        seat = c.roster.get(DRIVER)
+        name = c.settings.system
+        if not self.spec or c.settings.driver_grace is None:
+            owner = f"process {seat.pid}" if seat is not None else "the process"
+            raise Misuse(
+                f"system {name!r} runs on plain processes and belongs to the program that started it "
+                f"({owner}): no other can connect. On a Ray cluster that outlives programs it could"
+            )
+        if c.halted is not None:
+            raise SystemHalted(
+                f"{c.halted['text']} Nobody can connect any more: stop it (`cutline stop --name {name}`) and "
+                "run its program again; cutline.start resumes from the newest checkpoint",
+                participant=c.halted["participant"],
+                checkpoint=c.halted["checkpoint"],
+            )
+        self._refuse_second(seat)
+        assert seat is not None
+        seat.launch = secrets.token_hex(6)
+        self.coming = _Coming(link, int(doc["pid"]))
+        c.recoverer.keep(seat)
+        program = merged_programs(c.launcher.program, doc["program"])
+        c.launcher.program.update(program)
+        self.spec["program"] = program
+        value = {"spec": self.spec, "launch": seat.launch, "lineage": c.lineage, "pid": os.getpid()}
+        c.reply(ticket, {**value, "committed": c.committed, "damaged": c.damage})
+
+    def _refuse_second(self, seat: Seat | None) -> None:
+        name = self.c.settings.system
+        if seat is None or (seat.phase != "parked" and not self.c.committed):
+            raise DriverConnected(f"system {name!r} is still being started by its program; wait for it")
+        if seat.link is not None:
+            raise DriverConnected(
+                f"system {name!r} has a driver: process {seat.pid}. A system has one at a time; let that "
+                "program call system.detach(), or end it",
+                pid=seat.pid,
+            )
+        coming = self.coming
+        if coming is not None and coming.link in self.c.clients:
+            raise DriverConnected(
+                f"system {name!r} expects a driver: process {coming.pid} is about to connect", pid=coming.pid
+            )
+        if self.parked is None and process_alive(seat.pid, seat.started):
+            raise DriverConnected(
+                f"system {name!r} expects its driver back: process {seat.pid} has lost its connection and "
+                "lives. End it first",
+                pid=seat.pid,
+            )
+
+    def is_newcomer(self, seat: Seat, phase: str) -> bool:
+        """Whether a greeting is that of a driver without a state, and nobody waits for it."""
+        c = self.c
+        if phase != "born" or seat.member.name != DRIVER or not (c.committed or c.origin):
+            return False
+        state = c.recovery.state
+        return not isinstance(state, Restoring) or seat.member not in state.waiting
+
+    def arrived(self, seat: Seat) -> None:
+        """A driver without a state has greeted."""
+        c = self.c
+        self.coming = None
+        if self.parked is None or not c.flowing:
+            c.recoverer.recover(ARRIVED)
+            return
+        seat.phase = "parked"
+        self.welcome = Ticket(None, 0)
+        self.welcome_until = c.now() + c.settings.checkpoint_timeout
+        c.trigger.want(Wanted(self.welcome, None))
+        c.begin_due()
+
+    def _let_in(self) -> None:
+        c = self.c
+        if self.welcome is not None and c.halted is None and c.ended is None:
+            c.recoverer.recover(ARRIVED)
+
+
+def merged_programs(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
+    """What participants need of two programs: where both have a class of one name, that of the new one."""
+    before = [main for main in [*old.get("before", ()), old["main"]] if main and main != new["main"]]
+    path = [*new["path"], *(entry for entry in old["path"] if entry not in new["path"])]
+    return {**old, "main": new["main"], "before": before, "path": path}

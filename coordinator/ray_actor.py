@@ -18,7 +18,7 @@ from typing import Any
 import ray
 from ray.exceptions import RayError
 
-from cutline.errors import CutlineError, SystemStopped
+from cutline.errors import CutlineError, NotRunning, SystemStopped
 from cutline.participant.host_ray import check_versions, cluster_name
 from cutline.participant.messages import pack_error, unpack_error
 from cutline.participant.ray_refs import install
@@ -26,10 +26,11 @@ from cutline.participant.ray_store import ray_store
 
 from .begin import begin, coordinate
 from .launch_ray import RayLauncher, namespace_of
+from .ray_directory import Entry, enter, strike
 from .ray_nodes import check_nodes, draining_nodes, own_node, pinned_to
 from .ray_noise import OWN_PIDS, quiet_own_deaths
 
-__all__ = ("RayCoordinator", "RaySupervisor", "connect_ray")
+__all__ = ("RayCoordinator", "RaySupervisor", "connect_ray", "join_ray")
 
 _TRIES = 5
 # Seconds that an actor without work stays for whoever wants its last answer.
@@ -47,17 +48,43 @@ def connect_ray() -> list[str]:
     quiet_own_deaths()
     if ray.is_initialized():
         return []
-    address = os.environ.get("RAY_ADDRESS")
-    if address:
-        ray.init(address=address, log_to_driver=False)
-        return [f"connected to the Ray cluster at {address}"]
+    if os.environ.get("RAY_ADDRESS"):
+        return join_ray()
     # Named, because Ray would else join any cluster that somebody runs on this machine.
     ray.init("local", include_dashboard=False, log_to_driver=False)
     return ["a local Ray was started; it and the system end with this program"]
 
 
+def join_ray() -> list[str]:
+    """Connects to the cluster that the program uses, or RAY_ADDRESS names; makes none.
+
+    Returns lines for people.
+
+    Raises:
+        NotRunning: there is no such cluster.
+    """
+    install()
+    quiet_own_deaths()
+    if ray.is_initialized():
+        return []
+    address = os.environ.get("RAY_ADDRESS")
+    if not address:
+        raise NotRunning(
+            "this program is connected to no Ray cluster: set RAY_ADDRESS, or call ray.init(address=...) "
+            "first. A system on plain processes, or on a Ray of its program's own, cannot be connected to"
+        )
+    ray.init(address=address, log_to_driver=False)
+    return [f"connected to the Ray cluster at {address}"]
+
+
+def _own_ray() -> bool:
+    """Whether this program has started the Ray that it uses, which then ends with it."""
+    node: Any = ray._private.worker._global_node
+    return node is not None and bool(node.is_head())
+
+
 class RayCoordinator:
-    """The actor; its two methods run one after the other on the main thread."""
+    """The actor; its methods run one after the other on the main thread."""
 
     def start(self, spec: dict[str, Any]) -> dict[str, Any]:
         """What the coordinator's process says in its first line: the lineage, or an error."""
@@ -65,6 +92,7 @@ class RayCoordinator:
             check_versions(spec["ray"], ray.__version__, "the cluster")
             self.coordinator, self.store = begin(spec, RayLauncher)
             self.unwanted = _exit_after(_UNWANTED)
+            enter(spec["settings"]["system"], Entry(spec["store"], spec["actor"]))
         except Exception as error:
             return {"error": pack_error(error, participant="coordinator")}
         return {
@@ -77,10 +105,15 @@ class RayCoordinator:
     def run(self, spec: dict[str, Any]) -> str:
         """Coordinates until the end; returns why it ended."""
         self.unwanted.cancel()
-        reason = coordinate(self.coordinator, self.store, spec)
+        self.reason = coordinate(self.coordinator, self.store, spec)
+        strike(spec["settings"]["system"], spec["actor"])
         # Detached as it is, it would stay; the driver that ends it may be gone.
         _exit_after(_LINGER)
-        return reason
+        return self.reason
+
+    def watch(self) -> str:
+        """Queued behind `run`, for a driver that has not called that: why it ended."""
+        return self.reason
 
 
 def _exit_after(seconds: float) -> threading.Timer:
@@ -91,9 +124,18 @@ def _exit_after(seconds: float) -> threading.Timer:
 
 
 class RaySupervisor:
-    """Owns the coordinator's actor for as long as the driver lives."""
+    """Owns the coordinator's actor for as long as the driver lives.
 
-    def __init__(self, spec: dict[str, Any], failed: Callable[[CutlineError], None]) -> None:
+    Args:
+        running: what a coordinator that another driver has started says to one that connects.
+    """
+
+    def __init__(
+        self,
+        spec: dict[str, Any],
+        failed: Callable[[CutlineError], None],
+        running: dict[str, Any] | None = None,
+    ) -> None:
         self.spec = spec
         self.failed = failed
         self.back: Callable[[dict[str, Any]], None] = lambda _doc: None
@@ -103,8 +145,11 @@ class RaySupervisor:
         self.cluster = cluster_name()
         self.parcel_store = ray_store() if spec["settings"]["by_reference"] else None
         self._env = {"PYTHONPATH": os.pathsep.join(spec["program"]["path"])}
-        check_nodes(Path(spec["store"]), Path(spec["run_folder"]), self._env)
-        self.first = self._start(take_over=False)
+        if running is not None:
+            self.first = self._adopt(running)
+        else:
+            check_nodes(Path(spec["store"]), Path(spec["run_folder"]), self._env)
+            self.first = self._start(take_over=False)
         self._thread = threading.Thread(target=self._watch, name="cutline-supervisor", daemon=True)
         self._thread.start()
 
@@ -113,11 +158,33 @@ class RaySupervisor:
         """The process id of the coordinator's worker."""
         return int(self._doc["pid"])
 
+    @property
+    def bound(self) -> str:
+        """Why the system cannot outlive this program, for people; empty if it can."""
+        return "this program has started the Ray that the system runs on" if _own_ray() else ""
+
+    def _adopt(self, running: dict[str, Any]) -> dict[str, Any]:
+        name, system = self.spec["actor"], self.spec["settings"]["system"]
+        try:
+            self._actor: Any = ray.get_actor(name, namespace=namespace_of(system))
+        except ValueError as error:
+            raise NotRunning(
+                f"the coordinator of system {system!r} is an actor of another Ray cluster than this program "
+                "is connected to",
+                system=system,
+            ) from error
+        damaged: list[str] = list(running["damaged"])
+        self._doc = {"lineage": running["lineage"], "resumed": 0, "damaged": damaged, "pid": running["pid"]}
+        OWN_PIDS.add(int(running["pid"]))
+        self._run: Any = self._actor.watch.remote()
+        return self._doc
+
     def _start(self, take_over: bool) -> dict[str, Any]:
         system = self.spec["settings"]["system"]
+        actor = f"@coordinator#{secrets.token_hex(4)}"
         options: dict[str, Any] = {
             "num_cpus": 0,
-            "name": f"@coordinator#{secrets.token_hex(4)}",
+            "name": actor,
             "namespace": namespace_of(system),
             "lifetime": "detached",
             "max_restarts": 0,
@@ -126,9 +193,9 @@ class RaySupervisor:
             # On the driver's node: lost with the driver, or not at all.
             "scheduling_strategy": pinned_to(own_node(), soft=own_node() in draining_nodes()),
         }
-        spec = {**self.spec, "take_over": take_over, "ray": ray.__version__}
+        spec = {**self.spec, "take_over": take_over, "ray": ray.__version__, "actor": actor}
         kind: Any = ray.remote(RayCoordinator)
-        self._actor: Any = kind.options(**options).remote()
+        self._actor = kind.options(**options).remote()
         doc: dict[str, Any] = ray.get(self._actor.start.remote(spec))
         if "error" in doc:
             ray.kill(self._actor)
@@ -183,6 +250,10 @@ class RaySupervisor:
             self._disconnected = True
             return None
         return reason
+
+    def leave(self) -> None:
+        """Lets go of a coordinator that goes on without this program."""
+        self.stopping = True
 
     def stop(self, patience: float = 10.0) -> None:
         """Lets the coordinator end; after `patience` seconds its actor is ended."""

@@ -14,11 +14,11 @@ must not do so for ever: failures are counted per message in the catalog, outsid
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cutline.barrier import Member
-from cutline.barrier.commit import Decide, RowDecided
 from cutline.barrier.recovery import Begin, Confirmed, Restoring, Resume, RollBack
 from cutline.errors import (
     CheckpointNotFound,
@@ -27,6 +27,7 @@ from cutline.errors import (
     ParticipantFailed,
     SpawnFailed,
     StorageError,
+    SystemHalted,
 )
 from cutline.participant.driver import DRIVER
 from cutline.participant.flight import FlightRecord, read_flight
@@ -47,6 +48,8 @@ KILLS = 5
 DEAD_LETTER_TRIES = 10
 GATHER_SECONDS = 10.0
 AGAIN_AFTER = 1.0
+# Phases in which a participant obeys an order to roll back.
+_ABLE = ("running", "restoring", "restored")
 
 
 class Recoverer:
@@ -67,7 +70,6 @@ class Recoverer:
         self.skips: list[list[Any]] = []
         # Sizes and documents are looked at first; what a restore then finds damaged is read to the end.
         self.deep = False
-        self.undecidable: dict[int, Decide] = {}
         # A recovery that the catalog did not let begin is tried again.
         self.again_at: float | None = None
         self.again_for = ""
@@ -277,10 +279,18 @@ class Recoverer:
             c.notice("catalog_unreachable", text=str(error))
             self.again_at, self.again_for = c.now() + AGAIN_AFTER, reason
             return
-        c.nursery.recovering()
         for fault in damage:
             c.damage.append(str(fault))
             c.notice("damaged", text=str(fault))
+        kept = c.parting.keeps_from(row.checkpoint, self.manifest.images)
+        if kept:
+            c.halt(
+                f"recovery ({reason}) is not possible: {kept}.",
+                pack_error(SystemHalted(kept), participant=""),
+            )
+            return
+        c.parting.recovering()
+        c.nursery.recovering()
         self.reason = reason
         self.row = row
         self.floor = max(c.newest, row.checkpoint, max((r.checkpoint for r in c._rows()), default=0))
@@ -295,6 +305,7 @@ class Recoverer:
         for action in c.recovery.handle(Begin(epoch, row.checkpoint, roster)):
             if isinstance(action, RollBack):
                 self._bring_back(action.member)
+        self._go_on(c.parting.confirm())
 
     def _dismiss(self, seat: Seat) -> None:
         """Somebody born after the cut: ended; the spawner's record brings a new one."""
@@ -311,7 +322,7 @@ class Recoverer:
         seat = c.roster.get(member.name)
         if seat is None:
             seat = c.roster.seats[member.name] = self._seat_of(member)
-        if seat.link is not None and seat.phase in ("running", "restoring", "restored"):
+        if seat.link is not None and (member.name == DRIVER or seat.phase in _ABLE):
             self.order_rollback(seat)
         elif member.name != DRIVER and not c.launcher.alive(seat):
             self._launch(seat)
@@ -364,7 +375,10 @@ class Recoverer:
     def restored(self, seat: Seat, doc: dict[str, Any]) -> None:
         """A participant holds the cut's state and waits."""
         seat.phase = "restored"
-        for action in self.c.recovery.handle(Confirmed(seat.member, doc["epoch"])):
+        self._go_on(self.c.recovery.handle(Confirmed(seat.member, doc["epoch"])))
+
+    def _go_on(self, actions: Sequence[RollBack | Resume]) -> None:
+        for action in actions:
             if isinstance(action, Resume):
                 self._resume(action)
 
@@ -392,7 +406,7 @@ class Recoverer:
         self._tell_of(action.checkpoint)
         for seat in c.roster:
             if seat.member in action.roster:
-                seat.phase = "running"
+                seat.phase = "parked" if seat.phase == "parked" else "running"
                 self.keep(seat)
                 skips = self.skips_of(seat)
                 roster = classes if seat.member.name == DRIVER else {}
@@ -451,9 +465,7 @@ class Recoverer:
             if c.now() >= self.again_at and c.halted is None:
                 self.recover(self.again_for)
             return
-        for checkpoint, action in list(self.undecidable.items()):
-            del self.undecidable[checkpoint]
-            self._ask_row(action)
+        c.committer.ask_again()
         if c.recovery.restoring and c.now() > self.grace_until:
             self.grace_until = c.now() + c.settings.rollback_grace
             self._end_the_missing()
@@ -484,15 +496,3 @@ class Recoverer:
             else:
                 self.recover(f"{member.name} is gone")
                 return
-
-    def _ask_row(self, action: Decide) -> None:
-        c = self.c
-        try:
-            fate = c.catalog.fate(c.lineage, action.checkpoint)
-            if fate == "begun":
-                c.catalog.abort(c.lease, c.lineage, action.checkpoint, "the catalog was away", c.wall())
-                fate = "aborted"
-        except StorageError:
-            self.undecidable[action.checkpoint] = action
-            return
-        c.feed(RowDecided(action.checkpoint, fate == "committed", "the catalog was away"))

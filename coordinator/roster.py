@@ -24,7 +24,8 @@ class SpawnId(NamedTuple):
 class Seat:
     """A participant as the coordinator sees it.
 
-    Phases: starting (launched, not heard of), running, restoring (told to), restored, lost (no process).
+    Phases: starting (launched, not heard of), running, restoring (told to), restored, lost (no process),
+    parked (a driver that has left; see `cutline.coordinator.parting`).
     """
 
     member: Member

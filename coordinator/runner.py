@@ -14,7 +14,6 @@ from __future__ import annotations
 import queue
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 from cutline.barrier import Member
@@ -34,7 +33,6 @@ from cutline.barrier.wire import claims_from_doc
 from cutline.errors import CheckpointAborted, CutlineError, Fenced, StorageError, SystemHalted
 from cutline.participant.control import pack_control, unpack_control
 from cutline.participant.driver import DRIVER
-from cutline.participant.flight import read_flight
 from cutline.participant.messages import pack_error
 from cutline.participant.transport import Drained, Link, LinkDown, LinkRefused, LinkUp, PacketIn, Transport
 from cutline.storage import Lease, Store
@@ -42,7 +40,7 @@ from cutline.storage.catalog import CheckpointRow, Fate
 
 from .launch import Draining, Ended, Launcher
 from .roster import Roster
-from .settings import OpenCheckpoint, Settings, Ticket
+from .settings import TAKING_PART, OpenCheckpoint, Settings, Ticket
 from .trigger import Start, Trigger
 
 __all__ = ("Coordinator", "Settings", "Ticket")
@@ -277,7 +275,7 @@ class Coordinator:
 
     def _may_begin(self) -> bool:
         seat = self.roster.get(DRIVER)
-        return self.flowing and self.ended is None and seat is not None and seat.phase == "running"
+        return self.flowing and self.ended is None and seat is not None and seat.phase in TAKING_PART
 
     def begin_due(self) -> None:
         """Begins whatever is due and possible."""
@@ -290,7 +288,7 @@ class Coordinator:
             self._begin(start)
 
     def _begin(self, start: Start) -> None:
-        roster = self.roster.members("running")
+        roster = self.roster.members(*TAKING_PART)
         if self.settings.break_mode == "skip-participant":
             roster = tuple(member for member in roster if member.name != self._victim(roster))
         if not set(roster) <= self.imaged:
@@ -315,6 +313,7 @@ class Coordinator:
         self.open[checkpoint] = OpenCheckpoint(start, self.now())
         deadline = self.now() + self.settings.checkpoint_timeout
         self.feed(Begun(checkpoint, start.full, roster, deadline))
+        self.parting.answer(checkpoint)
 
     @staticmethod
     def _victim(roster: Sequence[Member]) -> str:
@@ -357,10 +356,12 @@ class Coordinator:
             if self.parent is None or action.checkpoint > self.parent[1]:
                 self.parent = (self.lineage, action.checkpoint)
             self.imaged |= set(action.roster)
+        self.parting.decided(action.checkpoint, entry, action.committed)
         for seat in self.roster:
             self.say(seat.link, "settled", checkpoint=action.checkpoint, committed=action.committed)
         if action.committed:
             value = {"checkpoint": action.checkpoint, "label": entry.start.label, "lineage": self.lineage}
+            value["parked"] = self.parting.parked is not None
             for ticket in entry.start.tickets:
                 self.reply(ticket, value)
             self._sweep()
@@ -417,16 +418,6 @@ class Coordinator:
             self.feed(GiveUp(checkpoint, reason))
 
     # -- the end ---------------------------------------------------------------------------
-
-    def handlers_run(self) -> int:
-        """Handlers executed by all processes so far, those that died included."""
-        records = (read_flight(path) for path in self.launcher.folder.glob("*.flight"))
-        return sum(record.run for record in records if record is not None)
-
-    def handlers_in_history(self) -> int:
-        """Handlers that the living participants have run in the history that remains."""
-        records = (read_flight(Path(seat.flight)) for seat in self.roster if seat.flight)
-        return sum(record.handlers for record in records if record is not None)
 
     def halt(self, text: str, error: bytes, participant: str | None = None) -> None:
         """Nothing is handled any more; the cuts stay usable."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cutline.barrier import Member
@@ -9,6 +10,7 @@ from cutline.barrier.wire import PROTOCOL
 from cutline.errors import CutlineError, DuplicateLabel, Misuse, SystemHalted
 from cutline.participant.control import pack_control
 from cutline.participant.driver import DRIVER
+from cutline.participant.flight import read_flight
 from cutline.participant.transport import Link
 
 from .roster import Seat
@@ -47,8 +49,8 @@ class Service:
         member = Member(*doc["member"])
         seat = c.roster.get(member.name)
         if member.name == DRIVER and seat is None:
-            seat = c.roster.seats[DRIVER] = Seat(member, doc["class_name"])
-        if seat is None or seat.member != member or (member.name != DRIVER and seat.launch != doc["launch"]):
+            seat = c.roster.seats[DRIVER] = Seat(member, doc["class_name"], launch=doc["launch"])
+        if seat is None or seat.member != member or seat.launch != doc["launch"]:
             c.say(link, "stop", reason="not expected: the system goes on without this process")
             return
         if seat.link is not None and seat.link is not link:
@@ -69,6 +71,8 @@ class Service:
         elif c.recoverer.gathering:
             seat.phase, seat.epoch = phase, doc["epoch"]
             c.recoverer.gathered()
+        elif c.parting.is_newcomer(seat, phase):
+            c.parting.arrived(seat)
         elif c.recovery.restoring:
             if phase == "restored" and doc["epoch"] == c.epoch:
                 c.recoverer.restored(seat, doc)
@@ -77,6 +81,8 @@ class Service:
         elif phase == "born":
             self._born(seat)
         elif phase == "running" and doc["epoch"] == c.epoch:
+            if seat.member.name == DRIVER:
+                c.parting.still_here()
             seat.phase = "running"
             c.say(seat.link, "initiate", **c.view())
             c.nursery.reconnected(seat)
@@ -151,6 +157,12 @@ class Service:
                 c.mover.drain(doc["node"], ticket)
             elif what == "leave":
                 c.parting.leave(ticket)
+            elif what == "park":
+                c.parting.park(ticket)
+            elif what == "stay":
+                c.parting.stay(ticket)
+            elif what == "connect":
+                c.parting.connect(link, doc, ticket)
             elif what == "stop":
                 c.reply(ticket, {"checkpoint": c.committed})
                 c.stop("stopped")
@@ -190,8 +202,8 @@ class Service:
             "halted": c.halted["text"] if c.halted is not None else None,
             "committed": c.committed,
             "undecided": [entry[0] for entry in c.commit.undecided],
-            "handlers_run": c.handlers_run(),
-            "handlers": c.handlers_in_history(),
+            "handlers_run": self._handlers_run(),
+            "handlers": self._handlers_in_history(),
             "participants": {
                 seat.member.name: {
                     "phase": seat.phase,
@@ -204,3 +216,13 @@ class Service:
                 for seat in c.roster
             },
         }
+
+    def _handlers_run(self) -> int:
+        """Handlers executed by all processes so far, those that died included."""
+        records = (read_flight(path) for path in self.c.launcher.folder.glob("*.flight"))
+        return sum(record.run for record in records if record is not None)
+
+    def _handlers_in_history(self) -> int:
+        """Handlers that the living participants have run in the history that remains."""
+        records = (read_flight(Path(seat.flight)) for seat in self.c.roster if seat.flight)
+        return sum(record.handlers for record in records if record is not None)

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from cutline.barrier.cut import Claims
 from cutline.participant.transport import Link
 from cutline.storage import Manifest
 
 from .trigger import Start
 
-__all__ = ("OpenCheckpoint", "Settings", "Ticket")
+__all__ = ("OpenCheckpoint", "TAKING_PART", "Settings", "Ticket")
+
+# Phases of who is in the rosters: a parked driver is, and the coordinator answers for it.
+TAKING_PART = ("running", "parked")
 
 
 @dataclass
@@ -54,3 +59,5 @@ class OpenCheckpoint:
     began: float
     manifest: Manifest | None = None
     summary: dict[str, Any] = field(default_factory=dict)
+    # What the driver said of its channels and of itself in this cut.
+    driver: tuple[Claims, Mapping[str, Any]] | None = None

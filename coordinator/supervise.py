@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import logging
 import signal
 import subprocess
 import sys
@@ -18,8 +19,9 @@ from cutline.errors import CutlineError, SystemStopped
 from cutline.participant.messages import unpack_error
 from cutline.participant.parcels import ParcelStore
 
-__all__ = ("Supervising", "Supervisor")
+__all__ = ("Supervising", "Supervisor", "supervise")
 
+_log = logging.getLogger("cutline")
 # How many may die in a row, each soon after its start: of themselves, and by SIGKILL from outside.
 _TRIES, _KILLED = 5, 20
 # Seconds after which a coordinator that dies has not failed at once.
@@ -41,6 +43,13 @@ class Supervising(Protocol):
     def pid(self) -> int:
         """The coordinator's process id."""
 
+    @property
+    def bound(self) -> str:
+        """Why the system cannot outlive this program, for people; empty if it can."""
+
+    def leave(self) -> None:
+        """Lets go of a coordinator that goes on without this program."""
+
     def stop(self, patience: float = 10.0) -> None:
         """Lets the coordinator end; after `patience` seconds it is ended."""
 
@@ -50,6 +59,7 @@ class Supervisor:
 
     cluster = ""
     parcel_store: ParcelStore | None = None
+    bound = "plain processes belong to the program that has started them, and write to its terminal"
 
     def __init__(self, spec: dict[str, Any], failed: Callable[[CutlineError], None]) -> None:
         self.spec = spec
@@ -147,6 +157,10 @@ class Supervisor:
                 )
             )
 
+    def leave(self) -> None:
+        """Never called: see `bound`."""
+        raise AssertionError(self.bound)
+
     def stop(self, patience: float = 10.0) -> None:
         """Lets the coordinator end; after `patience` seconds its process is ended."""
         with self._lock:
@@ -170,3 +184,17 @@ def _hang_up(process: subprocess.Popen[bytes]) -> None:
         if pipe is not None:
             with suppress(BrokenPipeError):
                 pipe.close()
+
+
+def supervise(
+    spec: dict[str, Any], failed: Callable[[CutlineError], None], running: dict[str, Any] | None
+) -> Supervising:
+    """Starts a coordinator, or takes hold of one that another program has left `running`."""
+    if spec["runtime"] == "process":
+        return Supervisor(spec, failed)
+    # Ray is an extra: nothing of it is imported by who runs plain processes.
+    from .ray_actor import RaySupervisor, connect_ray
+
+    for line in connect_ray():
+        _log.info(line)
+    return RaySupervisor(spec, failed, running)

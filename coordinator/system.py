@@ -21,7 +21,6 @@ from concurrent.futures import wait as wait_futures
 from pathlib import Path
 from typing import Any
 
-from cutline.barrier import Member
 from cutline.errors import (
     CannotRestore,
     CutlineError,
@@ -30,26 +29,20 @@ from cutline.errors import (
     SystemHalted,
     SystemStopped,
 )
-from cutline.participant.classes import name_of
-from cutline.participant.driver import DRIVER, DriverState
-from cutline.participant.endpoint_file import read_endpoint
+from cutline.participant.driver import DriverState
 from cutline.participant.handle import Handle, bound_port
 from cutline.participant.host_process import start_beat
-from cutline.participant.ingress import IngressLog
-from cutline.participant.method_table import MethodTable
-from cutline.participant.parcelling import ParcelDriver
-from cutline.participant.persist import Persister
-from cutline.participant.processes import process_started
 from cutline.participant.program import describe_program
-from cutline.participant.runner import Setup
-from cutline.participant.transport_grpc import GrpcTransport
 from cutline.storage import open_store
 
+from .departing import depart
 from .driver_port import DriverPort, outcome
+from .driver_seat import make_driver
 from .environment import Report, Told, told_by_environment
 from .loops import run_loop, sealed
 from .ray_noise import OWN_PIDS
-from .supervise import Supervising, Supervisor
+from .supervise import supervise
+from .telling import lines_about, tell_people
 
 __all__ = ("System", "start")
 
@@ -120,11 +113,7 @@ def start(
         Misuse: an environment variable has a value that means nothing.
     """
     told = told_by_environment(storage, interval)
-    if not quiet and not _log.handlers and not logging.getLogger().handlers:
-        handler = logging.StreamHandler(sys.stderr)
-        handler.setFormatter(logging.Formatter("cutline: %(message)s"))
-        _log.addHandler(handler)
-        _log.setLevel(logging.INFO)
+    tell_people(quiet)
     folder = Path(told.storage).absolute()
     chosen = _runtime(runtime)
     settings = {
@@ -165,38 +154,39 @@ def _runtime(wanted: str | None) -> str:
     return wanted
 
 
-def _supervise(spec: dict[str, Any], failed: Callable[[CutlineError], None]) -> Supervising:
-    if spec["runtime"] == "process":
-        return Supervisor(spec, failed)
-    # Ray is an extra: nothing of it is imported by who runs plain processes.
-    from .ray_actor import RaySupervisor, connect_ray
-
-    for line in connect_ray():
-        _log.info(line)
-    return RaySupervisor(spec, failed)
-
-
 class System:
     """A running system. Use as a context manager, or call `stop`."""
 
-    def __init__(self, spec: dict[str, Any], folder: Path, quiet: bool, told: Told) -> None:
+    def __init__(
+        self,
+        spec: dict[str, Any],
+        folder: Path,
+        quiet: bool,
+        told: Told,
+        *,
+        running: dict[str, Any] | None = None,
+        patience: float = 120.0,
+    ) -> None:
         self.name: str = spec["settings"]["system"]
         self.folder = folder
         self.notices: list[dict[str, Any]] = []
         self._quiet = quiet
         self._run_folder: str = spec["run_folder"]
         self._stopped = False
+        # Whether the system was there before this program, and stays when it ends.
+        self._visits = running is not None
         self._stop_lock = threading.Lock()
         try:
-            self._supervisor = _supervise(spec, self._coordinator_gone)
+            self._supervisor = supervise(spec, self._coordinator_gone, running)
         except BaseException:
-            shutil.rmtree(self._run_folder, ignore_errors=True)
+            if running is None:
+                shutil.rmtree(self._run_folder, ignore_errors=True)
             raise
         try:
-            self._build(spec)
-            outcome(self._runner.went, 120.0, "first checkpoint")
+            self._build(spec, "" if running is None else running["launch"])
+            outcome(self._runner.went, patience, "first checkpoint")
         except BaseException as error:
-            self._close()
+            self._close(goes_on=self._visits)
             if isinstance(error, SystemHalted) and isinstance(error.__cause__, CannotRestore):
                 # What keeps it from starting is the program's to mend: it is told as that.
                 raise error.__cause__ from None
@@ -212,39 +202,17 @@ class System:
             )
         self._report = Report(told.report, self.name, told.interval, self.notices)
 
-    def _build(self, spec: dict[str, Any]) -> None:
-        lineage = self._supervisor.first["lineage"]
-        self.lineage: str = lineage
+    def _build(self, spec: dict[str, Any], launch: str) -> None:
+        self.lineage: str = self._supervisor.first["lineage"]
         self.resumed: int = self._supervisor.first["resumed"]
-        store = open_store(str(self.folder), create=False)
-        self.store = store
-        setup = Setup(
-            system=self.name,
-            run=lineage,
-            member=Member(DRIVER, 0),
-            class_name=name_of(DriverState),
-            options={},
-            started=process_started(os.getpid()),
-            by_reference=spec["settings"]["by_reference"],
-        )
-        token = spec["token"]
-
-        def coordinator() -> str:
-            endpoint = read_endpoint(self.folder, self.name)
-            return endpoint.address if endpoint is not None and endpoint.token == token else ""
-
-        runner = ParcelDriver(setup, store.blobs, coordinator, classes=MethodTable())
+        self.store = open_store(str(self.folder), create=False)
+        runner = make_driver(spec, self.folder, self.store.blobs, self.lineage, launch)
         runner.parcels.store = self._supervisor.parcel_store
-        runner.log = IngressLog(self.folder / "ingress" / f"{lineage}.log")
-        self._runner = runner
         runner.notice = self._noticed
-        transport = GrpcTransport(
-            token, runner.post, "unix:", DRIVER, greeting=lambda: runner.peers.greeting()
-        )
-        runner.attach(transport, Persister(store.blobs, runner.post, DRIVER))
+        self._runner = runner
         self._port = DriverPort(runner, self._supervisor.cluster, runner.parcels.join)
         runner.be_born(DriverState)
-        runner.address = transport.start()
+        runner.address = runner.transport.start()
         self._stop_beat = start_beat(runner)
         self._thread = threading.Thread(target=self._run, name="cutline-driver", daemon=True)
         self._supervisor.back = self._coordinator_back
@@ -382,27 +350,10 @@ class System:
 
     def _noticed(self, doc: dict[str, Any]) -> None:
         self.notices.append({**doc, "at": time.monotonic()})
-        what = doc["what"]
-        if what == "joined":
+        if doc["what"] == "joined":
             OWN_PIDS.add(doc["pid"])
-        elif what == "recovered" and doc["causes"]:
-            lost = ", ".join(doc["lost"]) or "nobody"
-            self._say(
-                f"{lost} lost, all back at checkpoint {doc['checkpoint']} ({doc['age']:.1f} s old), "
-                f"{doc['in_flight']} in-flight messages re-delivered, going on"
-            )
-        elif what == "recovered" and doc["reason"] not in ("", "resume"):
-            self._say(f"{doc['reason']}: all back at checkpoint {doc['checkpoint']}, going on")
-        elif what == "damaged":
-            self._say(f"passed over: {doc['text']}")
-        elif what == "aborted":
-            self._say(f"checkpoint {doc['checkpoint']} was aborted: {doc['reason']}")
-        elif what == "spawn_failed":
-            self._say(f"{doc['spawner']} spawned {doc['name']}, which did not come up: {doc['text']}")
-        elif what == "undelivered":
-            self._say(f"{doc['sender']} told {doc['name']}.{doc['method']}, nobody's name: a dead letter")
-        elif what in ("catalog_unreachable", "sweep_failed"):
-            self._say(f"{what.replace('_', ' ')}: {doc['text']}")
+        for line in lines_about(doc):
+            self._say(line)
 
     def _coordinator_back(self, doc: dict[str, Any]) -> None:
         self.notices.append({**doc, "what": "coordinator_back", "at": time.monotonic()})
@@ -412,6 +363,30 @@ class System:
         self._runner.post(lambda: self._runner.fail_all(error))
 
     # -- the end ---------------------------------------------------------------------------
+
+    def detach(self, timeout: float = 60.0) -> int:
+        """Leaves the system, which goes on without this program; returns the checkpoint that it left with.
+
+        Only on a Ray cluster that outlives this program. All that was told and asked is taken first; answers
+        that have not come by then wait for the next program, which `cutline.connect` makes the driver.
+
+        Raises:
+            Misuse: the system would end with this program; the message says why.
+            TimeoutError: somebody has not taken what was sent in `timeout` seconds; nothing has changed.
+            RolledBack: the system went back behind something that this session has seen; nothing has changed.
+        """
+        why = self._supervisor.bound or ("a loop's body is running" if self._port.in_loop else "")
+        if why:
+            raise Misuse(f"system {self.name!r} cannot go on without this program: {why}")
+        with self._stop_lock:
+            if self._stopped:
+                raise SystemStopped(f"system {self.name!r} was stopped, or left, by this program before")
+            last = depart(self._port, self._runner, self._request, timeout)
+            self._stopped = True
+        self._tell_at_the_end()
+        self._say(f"left at checkpoint {last}; the system goes on")
+        self._close(goes_on=True)
+        return last
 
     def stop(self, *, checkpoint: bool = True) -> None:
         """Stops every process of the system. Idempotent.
@@ -427,12 +402,7 @@ class System:
             if self._stopped:
                 return
             self._stopped = True
-        for name, error in self._port.births.untold().items():
-            self._say(f"{name} never came up: {type(error).__name__}: {error}")
-        try:
-            self._report.write()
-        except StoreNotWritable as error:
-            self._say(f"no report was written: {error}")
+        self._tell_at_the_end()
         try:
             if checkpoint and self._runner.fault is None:
                 self._runner.rolled_back = None
@@ -441,14 +411,27 @@ class System:
         except (CutlineError, TimeoutError) as error:
             self._say(f"stopped without a last checkpoint: {error}")
         finally:
-            self._close()
+            self._close(goes_on=False)
 
-    def _close(self) -> None:
+    def _tell_at_the_end(self) -> None:
+        for name, error in self._port.births.untold().items():
+            self._say(f"{name} never came up: {type(error).__name__}: {error}")
+        try:
+            self._report.write()
+        except StoreNotWritable as error:
+            self._say(f"no report was written: {error}")
+
+    def _close(self, *, goes_on: bool) -> None:
         runner = getattr(self, "_runner", None)
         self._supervisor.stopping = True
         # Without a thread it was interrupted before it had begun.
         if runner is not None and hasattr(self, "_thread"):
-            if runner.fault is None:
+            if goes_on:
+                left = SystemStopped(
+                    f"this program has left system {self.name!r}; cutline.connect({self.name!r}) comes back"
+                )
+                runner.post(lambda: runner.fail_all(left))
+            elif runner.fault is None:
                 done: Future[Any] = Future()
                 runner.post(lambda: runner.request("stop", {}, done))
                 wait_futures([done], timeout=5.0)
@@ -457,8 +440,11 @@ class System:
             self._thread.join(timeout=10.0)
         if hasattr(self, "_stop_beat"):
             self._stop_beat()
-        self._supervisor.stop()
-        shutil.rmtree(self._run_folder, ignore_errors=True)
+        if goes_on:
+            self._supervisor.leave()
+        else:
+            self._supervisor.stop()
+            shutil.rmtree(self._run_folder, ignore_errors=True)
         if runner is not None:
             runner.transport.close()
             runner.persister.close()
@@ -474,7 +460,20 @@ class System:
     def _leave(self, error: type[BaseException] | None) -> None:
         """A person who interrupts a program does not wait for a handler of half a minute."""
         hurried = error is not None and issubclass(error, KeyboardInterrupt)
-        self._stop(True, _HURRIED if hurried else 30.0)
+        patience = _HURRIED if hurried else 30.0
+        if not self._visits:
+            self._stop(True, patience)
+        elif not self._stopped:
+            self._end_the_visit(patience)
+
+    def _end_the_visit(self, patience: float) -> None:
+        try:
+            self._runner.rolled_back = None
+            self.detach(patience)
+        except (CutlineError, TimeoutError) as error:
+            self._say(f"left without a last checkpoint: {error}")
+            self._stopped = True
+            self._close(goes_on=True)
 
     def __enter__(self) -> System:
         return self

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from cutline import errors as errors
     from cutline.coordinator.answers import get as get
     from cutline.coordinator.answers import wait as wait
+    from cutline.coordinator.connect import connect as connect
     from cutline.coordinator.system import System as System
     from cutline.coordinator.system import start as start
     from cutline.participant.actor import actor as actor
@@ -32,6 +33,7 @@ _HOME = {
     "Ref": "cutline.participant.handle",
     "System": "cutline.coordinator.system",
     "actor": "cutline.participant.actor",
+    "connect": "cutline.coordinator.connect",
     "errors": "cutline.errors",
     "get": "cutline.coordinator.answers",
     "me": "cutline.participant.handle",

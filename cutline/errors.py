@@ -34,6 +34,7 @@ Classes are cut by what the reader of the error would do next::
     ├── ConnectionRefused            (ConnectionError)
     │   ├── WrongToken               the secret of the run does not match
     │   ├── PortInUse                the address is taken
+    │   ├── DriverConnected          another program is the driver, or is about to be
     │   └── NotRunning               no live system behind that storage folder
     └── SystemFault
         ├── SpawnFailed              a participant did not come up
@@ -84,6 +85,7 @@ __all__ = (
     "ConnectionRefused",
     "WrongToken",
     "PortInUse",
+    "DriverConnected",
     "NotRunning",
     "SystemFault",
     "SpawnFailed",
@@ -240,6 +242,10 @@ class WrongToken(ConnectionRefused):
 
 class PortInUse(ConnectionRefused):
     """The address to listen on is taken."""
+
+
+class DriverConnected(ConnectionRefused):
+    """Another program is the system's driver, or is about to be."""
 
 
 class NotRunning(ConnectionRefused):

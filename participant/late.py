@@ -144,6 +144,11 @@ class Gates:
         self._wakes.put(target)
         return entry.done
 
+    def targets(self) -> list[str]:
+        """The receivers of calls that still wait."""
+        with self._lock:
+            return [target for target, waiting in self._queues.items() if waiting]
+
     def close(self) -> None:
         """Ends the thread; what still waits is dropped."""
         self._wakes.put(None)

@@ -91,6 +91,7 @@ def install_program(doc: Mapping[str, Any]) -> None:
     for entry in doc["path"]:
         if entry not in sys.path:
             sys.path.append(entry)
-    if doc["main"]:
-        namespace = cloudpickle.loads(doc["main"])
-        vars(sys.modules["__main__"]).update(namespace)
+    # Of a system that several programs have driven, the newest last: where names meet, its classes count.
+    for main in (*doc.get("before", ()), doc["main"]):
+        if main:
+            vars(sys.modules["__main__"]).update(cloudpickle.loads(main))

@@ -1,0 +1,58 @@
+"""The driver's participant of this process: its runner, log and connections, ready to take its seat."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from cutline.barrier import Member
+from cutline.participant.classes import name_of
+from cutline.participant.driver import DRIVER, DriverState
+from cutline.participant.endpoint_file import read_endpoint
+from cutline.participant.ingress import IngressLog
+from cutline.participant.leaving import LeavingDriver
+from cutline.participant.method_table import MethodTable
+from cutline.participant.persist import Persister
+from cutline.participant.processes import process_started
+from cutline.participant.setup import Setup
+from cutline.participant.transport_grpc import GrpcTransport
+from cutline.storage.blobs import BlobStore
+
+__all__ = ("make_driver",)
+
+
+def make_driver(
+    spec: Mapping[str, Any], folder: Path, blobs: BlobStore, lineage: str, launch: str
+) -> LeavingDriver:
+    """A runner that has not started yet.
+
+    Args:
+        launch: what a coordinator knows a driver by that it has let in; empty for one that starts the system.
+
+    Raises:
+        StoreInUse: another driver writes the ingress log.
+        Corrupt: the ingress log is damaged.
+    """
+    system, token = spec["settings"]["system"], spec["token"]
+    setup = Setup(
+        system=system,
+        run=lineage,
+        member=Member(DRIVER, 0),
+        class_name=name_of(DriverState),
+        options={},
+        started=process_started(os.getpid()),
+        by_reference=spec["settings"]["by_reference"],
+        launch=launch,
+    )
+
+    def coordinator() -> str:
+        endpoint = read_endpoint(folder, system)
+        return endpoint.address if endpoint is not None and endpoint.token == token else ""
+
+    runner = LeavingDriver(setup, blobs, coordinator, classes=MethodTable())
+    runner.log = IngressLog(folder / "ingress" / f"{lineage}.log")
+    transport = GrpcTransport(token, runner.post, "unix:", DRIVER, greeting=lambda: runner.peers.greeting())
+    runner.attach(transport, Persister(blobs, runner.post, DRIVER))
+    return runner

@@ -1,0 +1,46 @@
+"""What a program's terminal shows of its system."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from .parting import ARRIVED
+
+__all__ = ("lines_about", "tell_people")
+
+_log = logging.getLogger("cutline")
+
+
+def tell_people(quiet: bool) -> None:
+    """Lines about what happens go to standard error, unless the program has a logger of its own."""
+    if not quiet and not _log.handlers and not logging.getLogger().handlers:
+        handler = logging.StreamHandler(sys.stderr)
+        handler.setFormatter(logging.Formatter("cutline: %(message)s"))
+        _log.addHandler(handler)
+        _log.setLevel(logging.INFO)
+
+
+def lines_about(doc: Mapping[str, Any]) -> Iterator[str]:
+    """The lines for people about a notice of the coordinator; most are worth none."""
+    what = doc["what"]
+    if what == "recovered" and doc["causes"]:
+        lost = ", ".join(doc["lost"]) or "nobody"
+        yield (
+            f"{lost} lost, all back at checkpoint {doc['checkpoint']} ({doc['age']:.1f} s old), "
+            f"{doc['in_flight']} in-flight messages re-delivered, going on"
+        )
+    elif what == "recovered" and doc["reason"] not in ("", "resume", ARRIVED):
+        yield f"{doc['reason']}: all back at checkpoint {doc['checkpoint']}, going on"
+    elif what == "damaged":
+        yield f"passed over: {doc['text']}"
+    elif what == "aborted":
+        yield f"checkpoint {doc['checkpoint']} was aborted: {doc['reason']}"
+    elif what == "spawn_failed":
+        yield f"{doc['spawner']} spawned {doc['name']}, which did not come up: {doc['text']}"
+    elif what == "undelivered":
+        yield f"{doc['sender']} told {doc['name']}.{doc['method']}, nobody's name: a dead letter"
+    elif what in ("catalog_unreachable", "sweep_failed"):
+        yield f"{what.replace('_', ' ')}: {doc['text']}"

@@ -21,11 +21,12 @@ from __future__ import annotations
 import contextlib
 import gc
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import msgpack
+import numpy as np
 from blake3 import blake3
 
 from cutline.errors import CannotCapture, CannotRestore, CaptureError
@@ -38,6 +39,7 @@ from .memory import Bytes, address
 from .pickling import prove, refusal
 from .pieces import Order, Row, write_row
 from .restore import HEADER, Restored, restore
+from .standing import Standing
 
 __all__ = ("Captured", "Capturer", "PersistentTypes", "check_capturable")
 
@@ -121,12 +123,46 @@ class Capturer:
         """Capture `number` came to nothing. What it held is still changed relative to the others."""
         self._tables.pop(number, None)
 
-    def adopt(self, number: int, instance: object, restored: Restored | None = None) -> None:
+    def standing(self, number: int, instance: object) -> Standing:
+        """The memory of `instance` whose contents at capture `number` are known here; see `Standing`.
+
+        This capturer is not used again.
+        """
+        table = self._tables.get(number, _Table())
+        regions = sum(hashes.size for hashes in table.regions.values())
+        if not regions or regions < sum(length for _, length in table.pieces.values()):
+            # Finding the memory costs a pickle of all the rest.
+            return Standing({}, {}, self._hasher)
+        try:
+            row = self._write(instance)
+        except CannotCapture:
+            # The state went bad since, which is nobody's concern: it is being undone.
+            return Standing({}, {}, self._hasher)
+        memories = row.arrays.slots
+        owners = {
+            region: memory.base
+            for region, memory in zip(self._known(memories, table), memories, strict=True)
+            if region is not None and type(memory.base) is np.ndarray
+        }
+        row.arrays.clear()
+        return Standing(owners, table.regions, self._hasher)
+
+    def adopt(
+        self,
+        number: int,
+        instance: object,
+        restored: Restored | None = None,
+        standing: Standing | None = None,
+    ) -> None:
         """`instance` was just restored from checkpoint `number`: later captures may be relative to it.
 
         `restored`, filled by `restore`, lets the next delta be small; it lets go of the memory it holds.
-        Without it the next delta writes everything, under new region numbers.
+        Without it the next delta writes everything, under new region numbers. `standing` spares hashing what
+        it knows the hashes of.
         """
+        known: Mapping[int, Hashes] = {}
+        if standing is not None:
+            self._hasher, known = standing.hasher, standing.hashes
         table = _Table()
         self._next_region = max(self._next_region, (number + 1) << 20)
         if restored is not None:
@@ -134,8 +170,11 @@ class Capturer:
                 table.pieces[name] = (_digest(content), len(content))
             self._order.arrange([name for name, _ in restored.pieces if name != HEADER])
             for region, memory in restored.regions.items():
-                with memory.data as view:
-                    table.regions[region] = self._hasher.first(view)
+                if region in known:
+                    table.regions[region] = known[region]
+                else:
+                    with memory.data as view:
+                        table.regions[region] = self._hasher.first(view)
                 table.places[address(memory), memory.nbytes] = region
             restored.clear()
         self._tables[number] = self._latest = table
@@ -241,8 +280,18 @@ class Capturer:
         return tuple(regions)
 
     def _numbers(self, memories: list[Bytes]) -> list[int]:
-        """A number for each region: the one of the same place, or of the same slot and size, or a new one."""
-        before = self._latest
+        """A number for each region: one that is known, or a new one."""
+        chosen = []
+        for number in self._known(memories, self._latest):
+            if number is None:
+                number = self._next_region
+                self._next_region += 1
+            chosen.append(number)
+        return chosen
+
+    @staticmethod
+    def _known(memories: list[Bytes], before: _Table) -> list[int | None]:
+        """For each region the number of the same place, or of the same slot and size, or None."""
         numbers: list[int | None] = []
         taken: set[int] = set()
         for memory in memories:
@@ -256,13 +305,7 @@ class Capturer:
             if candidate not in taken and before.regions[candidate].size == memory.nbytes:
                 numbers[slot] = candidate
                 taken.add(candidate)
-        chosen = []
-        for number in numbers:
-            if number is None:
-                number = self._next_region
-                self._next_region += 1
-            chosen.append(number)
-        return chosen
+        return numbers
 
 
 def _digest(content: bytes) -> bytes:

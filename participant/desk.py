@@ -107,6 +107,14 @@ class Desk(Suspended):
         """The participant's name."""
         return self.me.name
 
+    def close(self) -> None:
+        """Drops all suspended handlers and lets go of the instance: a rollback, or the end."""
+        super().close()
+        # The instance may hold handles, which hold this desk: without a circle it goes at once.
+        self.instance = None
+        self._methods.clear()
+        self.sync_methods.clear()
+
     # -- one message, one step -----------------------------------------------------------
 
     def handle(self, sender: Member, message: list[Any]) -> None:

@@ -9,12 +9,24 @@ memory every view names by byte offset. Nothing here keeps a reference beyond th
 from __future__ import annotations
 
 import ctypes
+import math
 from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 
-__all__ = ("Bytes", "address", "dense", "extent", "owner_of", "overlapping", "span", "window", "whole")
+__all__ = (
+    "Bytes",
+    "address",
+    "dense",
+    "extent",
+    "owner_of",
+    "overlapping",
+    "span",
+    "taken_over",
+    "window",
+    "whole",
+)
 
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 
@@ -72,6 +84,25 @@ def dense(array: np.ndarray[Any, Any]) -> Bytes | None:
         if not plain.flags.c_contiguous:
             return None
     return plain.reshape(-1).view(np.uint8)
+
+
+def taken_over(memory: Any, dtype: np.dtype[Any], shape: tuple[int, ...]) -> np.ndarray[Any, Any] | None:
+    """An array that owns its memory, as one of another type and shape, C order: itself, nothing is copied.
+
+    None for what is no such array, or has another size. Whoever else refers to it sees it change.
+    """
+    if type(memory) is not np.ndarray or not memory.flags.owndata or not memory.flags.c_contiguous:
+        return None
+    if memory.dtype.hasobject or dtype.hasobject or dtype.subdtype is not None or not shape:
+        return None
+    if not memory.nbytes or memory.nbytes != dtype.itemsize * math.prod(shape):
+        return None
+    memory.flags.writeable = True
+    # Of the same size in bytes, so it stays where it is.
+    memory.resize((memory.size,), refcheck=False)
+    memory.dtype = dtype  # type: ignore[misc]
+    memory.resize(shape, refcheck=False)
+    return memory
 
 
 def window(start: int, stop: int) -> Bytes:

@@ -20,12 +20,18 @@ import numpy as np
 from cutline.errors import CannotRestore
 
 from .classes import slot_names
-from .memory import dense
+from .memory import Bytes, dense, taken_over
 
 __all__ = ("BORROWED", "Borrower", "Loader", "TrialLoader", "MARKS", "mark")
 
 # Bytes from which on an array that came by reference is not copied.
 BORROWED = 1 << 20
+
+
+def _memory_of(made: np.ndarray[Any, Any]) -> Bytes:
+    memory = dense(made)
+    assert memory is not None
+    return memory
 
 
 class Loader:
@@ -54,14 +60,16 @@ class Loader:
         strides: tuple[int, ...] | None = None,
         readonly: bool = False,
     ) -> np.ndarray[Any, Any]:
-        made: np.ndarray[Any, Any]
-        made = np.empty(shape, dtype) if strides is None else np.ndarray(shape, dtype, strides=strides)
-        if made.nbytes:
-            memory = dense(made)
-            assert memory is not None
-            memory[:] = np.frombuffer(self.content(content), np.uint8)
-            if type(content) is int:
-                self.made[content] = memory
+        made: np.ndarray[Any, Any] | None = None
+        held = self.content(content)
+        if strides is None:
+            made = taken_over(held, dtype, shape)
+        if made is None:
+            made = np.empty(shape, dtype) if strides is None else np.ndarray(shape, dtype, strides=strides)
+            if made.nbytes:
+                _memory_of(made)[:] = np.frombuffer(held, np.uint8)
+        if type(content) is int:
+            self.made[content] = _memory_of(made)
         if readonly:
             self._sealed.append(made)
         return made

@@ -179,16 +179,17 @@ class Runner(Sending):
             Corrupt: the image is damaged.
         """
         self.attempted = epoch
-        image = read_image(self.blobs, ref)
+        standing = self.shutter.standing(checkpoint, ref)
         self._new_desk(None)
         # Suspended handlers run again now, and those after them must not find the desk of before.
         self._bind()
+        image = read_image(self.blobs, ref, standing.alone())
         restored = Restored()
         revived = revive(image, self.desk, self.classes, restored)
         self.instance = revived.instance
         quicken(self.instance)
         self.origin = image.header["lineage"]
-        self.shutter.adopt(checkpoint, ref, restored)
+        self.shutter.adopt(checkpoint, ref, restored, standing)
         snapshot = LocalSnapshot(floor, checkpoint, checkpoint)
         self.endpoint = Endpoint(self.me, self.setup.run, epoch, snapshot, channels=revived.channels)
         self.unresolved = revived.unresolved

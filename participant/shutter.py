@@ -15,10 +15,12 @@ from cutline.errors import CaptureError
 from cutline.storage.blobs import pack_key
 from cutline.storage.image import ImageRef
 
+from .blocks import Hasher
 from .capture import Capturer
 from .imaging import sections_of
 from .persist import Persisted, Persister, PersistJob
 from .restore import Restored
+from .standing import Standing
 
 if TYPE_CHECKING:
     from .runner import Runner
@@ -42,9 +44,15 @@ class Shutter:
         self.refs.clear()
         self.facts.clear()
 
-    def adopt(self, checkpoint: int, ref: ImageRef, restored: Restored) -> None:
+    def standing(self, checkpoint: int, ref: ImageRef) -> Standing:
+        """What of the state that is there now need not be read again to go back to `ref`."""
+        if self.refs.get(checkpoint) != ref:
+            return Standing({}, {}, Hasher())
+        return self.capturer.standing(checkpoint, self.runner.instance)
+
+    def adopt(self, checkpoint: int, ref: ImageRef, restored: Restored, standing: Standing) -> None:
         """The state was restored from `ref`: the next delta may build on it."""
-        self.capturer.adopt(checkpoint, self.runner.instance, restored)
+        self.capturer.adopt(checkpoint, self.runner.instance, restored, standing)
         self.refs = {checkpoint: ref}
 
     def capture(self, action: Capture) -> None:

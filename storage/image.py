@@ -15,9 +15,9 @@ from __future__ import annotations
 import math
 import threading
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -28,6 +28,7 @@ from .codec import DIGEST_SIZE
 from .pack import PackReader, PackWriter, Wanted
 
 __all__ = (
+    "Held",
     "Image",
     "ImageRef",
     "Piece",
@@ -37,6 +38,11 @@ __all__ = (
     "read_image",
     "write_image",
 )
+
+Memory: TypeAlias = np.ndarray[Any, np.dtype[np.uint8]]
+# Offers memory for a region of that number and size, and names the runs (start, stop) of it, ascending, that
+# do not hold yet what the image does. None: it has none to offer.
+Held: TypeAlias = Callable[[int, int], tuple[Memory, Sequence[tuple[int, int]]] | None]
 
 _INLINE = 1024
 _WIDTHS = (1, 2, 4, 8)
@@ -103,12 +109,12 @@ class ImageRef:
 
 @dataclass(slots=True)
 class Image:
-    """An image read whole. ``pieces`` in the order they were written."""
+    """An image read whole. ``pieces`` in the order they were written; each region in memory of its own."""
 
     header: dict[str, Any]
     sections: dict[str, bytes]
     pieces: list[tuple[str, bytes]]
-    regions: dict[int, bytearray] = field(default_factory=dict)
+    regions: dict[int, Memory] = field(default_factory=dict)
 
 
 class _Tables(NamedTuple):
@@ -322,8 +328,10 @@ def read_header(blobs: BlobStore, ref: ImageRef) -> dict[str, Any]:
     return _Layer(PackReader(blobs, ref.key, ref.digest, ref.size)).header
 
 
-def read_image(blobs: BlobStore, ref: ImageRef) -> Image:
+def read_image(blobs: BlobStore, ref: ImageRef, held: Held | None = None) -> Image:
     """Reads an image and all it builds on, verifying every digest on the way.
+
+    What `held` offers is completed and becomes the image's; only what lacks there is read.
 
     Raises Corrupt, which names the object and its checkpoint; other StorageError if the store cannot be
     read at all.
@@ -333,7 +341,7 @@ def read_image(blobs: BlobStore, ref: ImageRef) -> Image:
     plans: list[list[Wanted]] = [[] for _ in layers]
     sections = {name: _section_room(newest, body, plans[0]) for name, body in newest.sections.items()}
     pieces = [(name, _piece_room(layers, name, plans)) for name in newest.pieces]
-    regions = {number: _region_room(layers, number, plans) for number in newest.regions}
+    regions = {number: _region_room(layers, number, plans, held) for number in newest.regions}
     # Oldest first: a newer pack's bytes replace an older one's.
     for layer, plan in zip(reversed(layers), reversed(plans), strict=True):
         plan.sort(key=lambda wanted: wanted.position)
@@ -372,23 +380,42 @@ def _piece_room(layers: list[_Layer], name: str, plans: list[list[Wanted]]) -> b
     raise corrupt(layers[-1].key, f"leaves out piece {name!r}")
 
 
-def _region_room(layers: list[_Layer], number: int, plans: list[list[Wanted]]) -> bytearray:
+def _region_room(layers: list[_Layer], number: int, plans: list[list[Wanted]], held: Held | None) -> Memory:
     size = layers[0].regions[number][0]
-    room = bytearray(size)
-    view = memoryview(room)
+    offered = held(number, size) if held is not None else None
+    room, lacking = offered or (np.empty(size, np.uint8), [(0, size)])
+    if room.nbytes != size:
+        raise Misuse(f"{room.nbytes} bytes of memory were offered for region {number}, which has {size}")
+    view = memoryview(room.data)
     for layer, plan in zip(layers, plans, strict=True):
         found = layer.regions.get(number)
         if found is None or found[0] != size:
             raise corrupt(layer.key, f"does not hold region {number} as the newer packs say")
         covered = 0
-        for position, offset, length in found[1]:
+        for _, offset, length in found[1]:
             if not 0 <= offset <= offset + length <= size:
                 raise corrupt(layer.key, f"writes outside region {number}")
-            plan.append(Wanted(position, view[offset : offset + length]))
             covered += length
+        for position, offset, length in _lacking_runs(found[1], lacking):
+            plan.append(Wanted(position, view[offset : offset + length]))
         if covered == size:
             return room
     raise corrupt(layers[-1].key, f"does not cover region {number}")
+
+
+def _lacking_runs(
+    runs: Sequence[tuple[int, int, int]], lacking: Sequence[tuple[int, int]]
+) -> Iterator[tuple[int, int, int]]:
+    """The parts of runs (position in the stream, offset, length) that are inside [start, stop) ranges."""
+    at = 0
+    for position, offset, length in runs:
+        while at < len(lacking) and lacking[at][1] <= offset:
+            at += 1
+        here = at
+        while here < len(lacking) and lacking[here][0] < offset + length:
+            first, last = max(lacking[here][0], offset), min(lacking[here][1], offset + length)
+            yield position + first - offset, first, last - first
+            here += 1
 
 
 def check_image(blobs: BlobStore, ref: ImageRef, *, deep: bool, known: set[bytes] | None = None) -> None:

@@ -22,6 +22,8 @@ __all__ = (
     "Dial",
     "AskBirth",
     "Heed",
+    "Depart",
+    "Undelivered",
     "EndpointAction",
 )
 
@@ -100,6 +102,30 @@ class Heed(NamedTuple):
     word: Any
 
 
+class Depart(NamedTuple):
+    """Tell the coordinator: nothing is left to do here, nothing more is taken; the channels end like this."""
+
+    channels: ChannelTable
+
+
+class Undelivered(NamedTuple):
+    """These messages (bodies of frames, in order) were for somebody who left without taking them."""
+
+    peer: Member
+    bodies: Sequence[bytes]
+
+
 EndpointAction = (
-    SendFrame | SendMarker | SendAck | Capture | Report | Complain | Settle | Dial | AskBirth | Heed
+    SendFrame
+    | SendMarker
+    | SendAck
+    | Capture
+    | Report
+    | Complain
+    | Settle
+    | Dial
+    | AskBirth
+    | Heed
+    | Depart
+    | Undelivered
 )

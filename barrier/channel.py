@@ -176,6 +176,18 @@ class Outgoing:
         """The mark of a decided checkpoint travels no longer."""
         self.marks.pop(checkpoint, None)
 
+    def after(self, last: int) -> list[bytes]:
+        """The bodies of what a peer that left after handling the messages up to `last` has not taken."""
+        if last < self.released or (last and last > self.sent):
+            raise ChannelBroken(
+                f"{self.peer.name} left after message {last} of a channel that sent {self.sent} and was "
+                f"released up to {self.released}"
+            )
+        kept = [frame for frame in self.frames if frame.last > last]
+        if kept and kept[0].first <= last:
+            raise ChannelBroken(f"{self.peer.name} left inside frame {kept[0].first}..{kept[0].last}: {last}")
+        return [*[frame.body for frame in kept], *self.pending]
+
 
 class Incoming:
     """The receiver's end: drops doubles, restores order, holds the mailbox of one channel."""

@@ -6,6 +6,10 @@
 
 Nothing is announced before the catalog row says so (`RowDecided`). A fate is asked for once; the
 catalog's compare-and-set decides. Ids are independent: n+1 may commit before n.
+
+Who leaves (`Leaves`) is in no roster begun from then on; its process may end (`Bury`) when every checkpoint
+with it in the roster is decided. Its last claims stand for it until a cut commits in which nobody speaks of
+it (`Forget`).
 """
 
 from __future__ import annotations
@@ -14,7 +18,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from .cut import Claims, check
+from .cut import Claims, Departed, check, named
 from .messages import Member, Open
 
 __all__ = (
@@ -30,6 +34,10 @@ __all__ = (
     "Decide",
     "Announce",
     "Prepare",
+    "Leaves",
+    "WentBack",
+    "Bury",
+    "Forget",
 )
 
 
@@ -87,6 +95,31 @@ class RowDecided(NamedTuple):
     reason: str
 
 
+class Leaves(NamedTuple):
+    """A participant has departed, and its departure is durable; it is in no roster from now on."""
+
+    member: Member
+    end: Departed
+
+
+class WentBack(NamedTuple):
+    """Everybody goes back to a cut, and these had left by then."""
+
+    departed: Mapping[Member, Departed]
+
+
+class Bury(NamedTuple):
+    """Every checkpoint with this one in its roster is decided: its process may end, its name is free."""
+
+    member: Member
+
+
+class Forget(NamedTuple):
+    """A cut has committed in which nobody speaks of this one that has left."""
+
+    member: Member
+
+
 class Prepare(NamedTuple):
     """Send initiate to all: there is a new undecided id."""
 
@@ -99,6 +132,8 @@ class WriteManifest(NamedTuple):
     checkpoint: int
     claims: Mapping[Member, Claims]
     reports: Mapping[Member, Mapping[str, Any]]
+    # Who had left when it was begun, as far as the cut still speaks of them.
+    departed: Mapping[Member, Departed]
 
 
 class Decide(NamedTuple):
@@ -118,8 +153,11 @@ class Announce(NamedTuple):
     roster: tuple[Member, ...]
 
 
-Event = Begun | Prepared | Complained | GiveUp | ManifestDurable | ManifestFailed | RowDecided
-Action = Prepare | WriteManifest | Decide | Announce
+Event = (
+    Begun | Prepared | Complained | GiveUp | ManifestDurable | ManifestFailed | RowDecided | Leaves | WentBack
+)
+Action = Prepare | WriteManifest | Decide | Announce | Bury | Forget
+Prove = Callable[[Mapping[Member, Claims], Mapping[Member, Departed]], list[str]]
 
 
 @dataclass(slots=True)
@@ -135,20 +173,25 @@ class _Collecting:
 class _Writing:
     roster: tuple[Member, ...]
     full: bool
+    # Who had left when the cut was begun, and is not spoken of in it.
+    unnamed: tuple[Member, ...]
 
 
 @dataclass(slots=True)
 class _Deciding:
     roster: tuple[Member, ...]
     full: bool
+    unnamed: tuple[Member, ...] = ()
 
 
 class GlobalCommit:
     """All undecided checkpoints of the coordinator."""
 
-    def __init__(self, prove: Callable[[Mapping[Member, Claims]], list[str]] = check) -> None:
+    def __init__(self, prove: Prove = check) -> None:
         self.prove = prove
         self._open: dict[int, _Collecting | _Writing | _Deciding] = {}
+        self.departed: dict[Member, Departed] = {}
+        self._unburied: dict[Member, None] = {}
 
     def handle(self, event: Event) -> list[Action]:
         """One event in, its actions out."""
@@ -156,6 +199,14 @@ class GlobalCommit:
             assert event.checkpoint not in self._open, f"checkpoint {event.checkpoint} was begun before"
             self._open[event.checkpoint] = _Collecting(event.roster, event.full, event.deadline)
             return [Prepare(event.checkpoint)]
+        if isinstance(event, Leaves):
+            self.departed[event.member] = event.end
+            self._unburied[event.member] = None
+            return self._bury()
+        if isinstance(event, WentBack):
+            self.departed = dict(event.departed)
+            self._unburied.clear()
+            return []
         state = self._open.get(event.checkpoint)
         if state is None:
             return []
@@ -164,11 +215,15 @@ class GlobalCommit:
         if isinstance(event, ManifestDurable):
             if not isinstance(state, _Writing):
                 return []
-            self._open[event.checkpoint] = _Deciding(state.roster, state.full)
+            self._open[event.checkpoint] = _Deciding(state.roster, state.full, state.unnamed)
             return [Decide(event.checkpoint, True, "")]
         if isinstance(event, RowDecided):
             del self._open[event.checkpoint]
-            return [Announce(event.checkpoint, event.committed, event.reason, state.roster)]
+            said = Announce(event.checkpoint, event.committed, event.reason, state.roster)
+            # A cut with a smaller id was captured before, and may speak of them still.
+            settled = event.committed and not any(n < event.checkpoint for n in self._open)
+            unnamed = state.unnamed if settled and isinstance(state, _Deciding) else ()
+            return [said, *self._bury(), *self._forget(unnamed)]
         if isinstance(event, Complained):
             if event.member not in state.roster:
                 return []
@@ -182,13 +237,29 @@ class GlobalCommit:
         state.reports.setdefault(event.member, event.report)
         if len(state.reports) < len(state.roster):
             return []
-        violations = self.prove(state.claims)
+        departed = {m: end for m, end in self.departed.items() if m not in state.roster}
+        spoken_of = named(state.claims, departed)
+        violations = self.prove(state.claims, spoken_of)
         if violations:
             return self._give_up(
                 event.checkpoint, "the cut does not prove itself: " + "; ".join(violations), state
             )
-        self._open[event.checkpoint] = _Writing(state.roster, state.full)
-        return [WriteManifest(event.checkpoint, state.claims, state.reports)]
+        unnamed = tuple(member for member in departed if member not in spoken_of)
+        self._open[event.checkpoint] = _Writing(state.roster, state.full, unnamed)
+        return [WriteManifest(event.checkpoint, state.claims, state.reports, spoken_of)]
+
+    def _bury(self) -> list[Action]:
+        rosters = [state.roster for state in self._open.values()]
+        done = [member for member in self._unburied if not any(member in roster for roster in rosters)]
+        for member in done:
+            del self._unburied[member]
+        return [Bury(member) for member in done]
+
+    def _forget(self, unnamed: tuple[Member, ...]) -> list[Action]:
+        gone = [member for member in unnamed if member in self.departed]
+        for member in gone:
+            del self.departed[member]
+        return [Forget(member) for member in gone]
 
     def _give_up(
         self, checkpoint: int, reason: str, state: _Collecting | _Writing | _Deciding

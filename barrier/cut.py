@@ -9,6 +9,8 @@ the receiver holds, r = the sender's `released`::
 so that processed, the receiver's part and the sender's part cover 1..s without a gap; and the rolling
 digests of both ends agree at q. A channel to or from somebody outside the roster (a newborn) must not
 have left anything in the cut: nothing released by it, nothing received from it (RULES 2, 9).
+Who has left is outside too, and is like somebody who stands still for ever: its last claims hold in every
+cut that is begun after it left.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from typing import NamedTuple
 
 from .messages import ChannelTable, Member
 
-__all__ = ("InClaim", "OutClaim", "Claims", "claims_of", "check", "in_flight")
+__all__ = ("InClaim", "OutClaim", "Claims", "Departed", "claims_of", "check", "in_flight", "named")
 
 
 class InClaim(NamedTuple):
@@ -42,10 +44,21 @@ class Claims(NamedTuple):
 
     incoming: Mapping[Member, InClaim]
     outgoing: Mapping[Member, OutClaim]
+    # The numbers of its spawns that are not born, as far as it knows.
+    spawns: tuple[int, ...] = ()
 
 
+class Departed(NamedTuple):
+    """Somebody who has left: how its channels ended, and whose spawn it was."""
+
+    claims: Claims
+    origin: tuple[Member, int] | None = None
+
+
+_NOBODY: Mapping[Member, Departed] = {}
 _NOTHING_IN = InClaim(0, 0, 0)
 _NOTHING_OUT = OutClaim(0, 0, {0: 0})
+_SILENT = Claims({}, {})
 
 
 def claims_of(table: ChannelTable) -> Claims:
@@ -58,19 +71,34 @@ def claims_of(table: ChannelTable) -> Claims:
         ends = {part.released: part.digest}
         ends.update((frame.last, frame.digest) for frame in part.frames)
         outgoing[peer] = OutClaim(part.last, part.released, ends)
-    return Claims(incoming, outgoing)
+    return Claims(incoming, outgoing, tuple(spawn.number for spawn in table.spawns))
 
 
-def check(claims: Mapping[Member, Claims]) -> list[str]:
-    """The violations of a cut, one sentence each; empty if the cut proves itself."""
+def named(claims: Mapping[Member, Claims], departed: Mapping[Member, Departed]) -> dict[Member, Departed]:
+    """Those of `departed` whom the cut still speaks of: by a channel, or as somebody to be born."""
+    peers = {peer: None for said in claims.values() for peer in (*said.incoming, *said.outgoing)}
+    found = {}
+    for member, end in departed.items():
+        unborn = end.origin is not None and end.origin[1] in claims.get(end.origin[0], _SILENT).spawns
+        if member in peers or unborn:
+            found[member] = end
+    return found
+
+
+def check(claims: Mapping[Member, Claims], departed: Mapping[Member, Departed] = _NOBODY) -> list[str]:
+    """The violations of a cut, one sentence each; empty if the cut proves itself.
+
+    `departed`: who had left when it was begun.
+    """
+    ends = {**claims, **{member: end.claims for member, end in departed.items()}}
     channels: dict[tuple[Member, Member], None] = {}
     for member, said in claims.items():
         channels.update(((peer, member), None) for peer in said.incoming)
         channels.update(((member, peer), None) for peer in said.outgoing)
     violations: list[str] = []
     for sender, receiver in channels:
-        out = claims[sender].outgoing.get(receiver, _NOTHING_OUT) if sender in claims else None
-        into = claims[receiver].incoming.get(sender, _NOTHING_IN) if receiver in claims else None
+        out = ends[sender].outgoing.get(receiver, _NOTHING_OUT) if sender in ends else None
+        into = ends[receiver].incoming.get(sender, _NOTHING_IN) if receiver in ends else None
         fault = _fault(out, into)
         if fault:
             violations.append(
@@ -102,11 +130,15 @@ def _fault(out: OutClaim | None, into: InClaim | None) -> str:
     return ""
 
 
-def in_flight(claims: Mapping[Member, Claims]) -> int:
+def in_flight(claims: Mapping[Member, Claims], departed: Mapping[Member, Departed] = _NOBODY) -> int:
     """How many messages of the cut were sent and not processed."""
+    ends = {**claims, **{member: end.claims for member, end in departed.items()}}
     total = 0
-    for sender, said in claims.items():
+    for sender, said in ends.items():
         for receiver, out in said.outgoing.items():
-            into = claims[receiver].incoming.get(sender, _NOTHING_IN) if receiver in claims else _NOTHING_IN
+            if sender in departed and sender not in claims.get(receiver, _SILENT).incoming:
+                # The receiver has handled all of it, and has closed the channel.
+                continue
+            into = ends[receiver].incoming.get(sender, _NOTHING_IN) if receiver in ends else _NOTHING_IN
             total += out.last - into.processed
     return total

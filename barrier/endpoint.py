@@ -30,6 +30,7 @@ from .actions import (
     AskBirth,
     Capture,
     Complain,
+    Depart,
     Dial,
     EndpointAction,
     Heed,
@@ -38,6 +39,7 @@ from .actions import (
     SendFrame,
     SendMarker,
     Settle,
+    Undelivered,
 )
 from .channel import WINDOW, Incoming, Outgoing
 from .events import (
@@ -49,7 +51,9 @@ from .events import (
     EndpointEvent,
     Flush,
     FrameArrived,
+    Gone,
     Initiated,
+    Leave,
     LinkLost,
     LinkOpened,
     MarkerArrived,
@@ -59,12 +63,13 @@ from .events import (
     Spawned,
     Told,
 )
-from .messages import ChannelTable, Mark, Member, Positions, Spawn, Stamp
+from .messages import ChannelTable, InPart, Mark, Member, OutPart, Positions, Spawn, Stamp
 from .snapshot import LocalSnapshot
 
-__all__ = ("Endpoint", "MAILBOX_BYTES")
+__all__ = ("Endpoint", "MAILBOX_BYTES", "REMEMBERED_GONE")
 
 MAILBOX_BYTES = 64 * 1024 * 1024
+REMEMBERED_GONE = 10_000
 
 
 class Endpoint:
@@ -101,6 +106,10 @@ class Endpoint:
         # Spawns are messages too: in the outbox, and so in every cut, until the newborn may be used.
         self.spawns: dict[int, Spawn] = {}
         self._words: list[Any] = []
+        self.leaving = False
+        self.departure: Depart | None = None
+        # Peers that have left: what still comes from them is old, what is still sent to them is for nobody.
+        self._gone: dict[Member, None] = {}
         if channels is not None:
             self._restore(channels)
         self._steps: dict[type, Callable[[Any], list[EndpointAction]]] = {
@@ -108,6 +117,8 @@ class Endpoint:
             Spawned: self._spawned,
             SpawnAnswered: self._spawn_answered,
             Told: self._told,
+            Leave: self._leave,
+            Gone: self._peer_gone,
             Flush: self._flush,
             FrameArrived: self._frame_arrived,
             MarkerArrived: self._marker_arrived,
@@ -163,7 +174,10 @@ class Endpoint:
         channel = self.order.popleft()
         self.queued_bytes -= len(channel.frames[0].body)
         channel.consumed()
-        self._touched[channel.peer] = channel
+        if channel.peer not in self._gone:
+            self._touched[channel.peer] = channel
+        elif not channel.frames:
+            del self.incoming[channel.peer]
 
     @property
     def outbox_bytes(self) -> int:
@@ -181,6 +195,9 @@ class Endpoint:
     # -- sending -------------------------------------------------------------------------------
 
     def _released(self, event: Released) -> list[EndpointAction]:
+        if event.peer in self._gone:
+            return [Undelivered(event.peer, event.messages)]
+        assert self.departure is None, f"{self.me.name} has departed and sends to {event.peer.name}"
         sender = self.outgoing.get(event.peer)
         if sender is None:
             sender = self.outgoing[event.peer] = Outgoing(
@@ -221,6 +238,9 @@ class Endpoint:
             actions += [SendFrame(peer, marks, committed, frame) for frame in sender.transmit()]
             if not sender.pending and sender.transmitted >= sender.sent:
                 del self._dirty[peer]
+        if self.leaving and self.departure is None and self._is_drained():
+            self.departure = Depart(self._final())
+            actions.append(self.departure)
         return actions
 
     def _marks(self, sender: Outgoing) -> tuple[Mark, ...]:
@@ -251,7 +271,7 @@ class Endpoint:
 
     def _fresh(self, stamp: Stamp) -> bool:
         if stamp.run == self.run and stamp.epoch == self.epoch and stamp.receiver == self.me:
-            return True
+            return stamp.sender not in self._gone
         self.fenced += 1
         return False
 
@@ -277,7 +297,8 @@ class Endpoint:
         return receiver, actions
 
     def _frame_arrived(self, event: FrameArrived) -> list[EndpointAction]:
-        if not self._fresh(event.stamp):
+        # Who has departed takes nothing more: it stays in the sender's outbox, and is told to be undelivered.
+        if not self._fresh(event.stamp) or self.departure is not None:
             return []
         peer = event.stamp.sender
         receiver, actions = self._learn(peer, event.marks, event.committed)
@@ -387,7 +408,8 @@ class Endpoint:
             incoming = {peer: end.captured(checkpoint) for peer, end in self.incoming.items()}
             table = self._tables[checkpoint] = ChannelTable(incoming, outgoing, tuple(self.spawns.values()))
             self.snapshot.captured[checkpoint] = True
-            against = None if full else self.snapshot.base
+            # One that has departed may not be in the roster any more, and its last images in no cut.
+            against = None if full or self.departure is not None else self.snapshot.base
             actions.append(Capture(checkpoint, full, against, table))
         for peer, sender in self.outgoing.items():
             if sender.linked:
@@ -420,4 +442,46 @@ class Endpoint:
         return [complaint]
 
     def _coordinator_opened(self, event: CoordinatorOpened) -> list[EndpointAction]:
-        return [self._reports[n] for n in sorted(self._reports)]
+        said: list[EndpointAction] = [self._reports[n] for n in sorted(self._reports)]
+        return said if self.departure is None else [*said, self.departure]
+
+    # -- leaving -------------------------------------------------------------------------------
+
+    def _leave(self, event: Leave) -> list[EndpointAction]:
+        self.leaving = True
+        return []
+
+    def _is_drained(self) -> bool:
+        """Whether all was handled, all that was sent is released, and every checkpoint known here decided."""
+        if self.order or self.spawns or self.snapshot.full or self._words:
+            return False
+        return not any(end.pending or end.released < end.sent for end in self.outgoing.values())
+
+    def _final(self) -> ChannelTable:
+        """How the channels end; at any later capture they would be the same."""
+        incoming = {
+            peer: InPart(end.processed, end.received, end.digest, ())
+            for peer, end in self.incoming.items()
+            if peer != self.me
+        }
+        outgoing = {
+            peer: OutPart(end.sent, end.released, end.released_digest, ())
+            for peer, end in self.outgoing.items()
+            if peer != self.me
+        }
+        return ChannelTable(incoming, outgoing)
+
+    def _peer_gone(self, event: Gone) -> list[EndpointAction]:
+        peer = event.peer
+        self._gone[peer] = None
+        if len(self._gone) > REMEMBERED_GONE:
+            del self._gone[next(iter(self._gone))]
+        self._dirty.pop(peer, None)
+        self._touched.pop(peer, None)
+        receiver = self.incoming.get(peer)
+        # What it had sent is here to the last message, since it left with an empty outbox.
+        if receiver is not None and not receiver.frames:
+            del self.incoming[peer]
+        sender = self.outgoing.pop(peer, None)
+        bodies = sender.after(event.last) if sender is not None else []
+        return [Undelivered(peer, bodies)] if bodies else []

@@ -12,6 +12,8 @@ __all__ = (
     "Spawned",
     "SpawnAnswered",
     "Told",
+    "Leave",
+    "Gone",
     "Flush",
     "FrameArrived",
     "MarkerArrived",
@@ -59,6 +61,17 @@ class Told(NamedTuple):
     newest: int
     committed: int
     word: Any
+
+
+class Leave(NamedTuple):
+    """This participant leaves, and its shell has nothing more to send: it departs when all has drained."""
+
+
+class Gone(NamedTuple):
+    """A peer has left for good, having handled the messages up to `last`: heeded word of the coordinator."""
+
+    peer: Member
+    last: int
 
 
 class Flush(NamedTuple):
@@ -146,6 +159,8 @@ EndpointEvent = (
     | Spawned
     | SpawnAnswered
     | Told
+    | Leave
+    | Gone
     | Flush
     | FrameArrived
     | MarkerArrived

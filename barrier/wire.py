@@ -98,7 +98,7 @@ def claims_to_doc(table: ChannelTable) -> dict[str, Any]:
     for peer, part in table.outgoing.items():
         ends = [[part.released, part.digest], *([frame.last, frame.digest] for frame in part.frames)]
         outgoing.append([*peer, part.last, part.released, ends])
-    return {"incoming": incoming, "outgoing": outgoing}
+    return {"incoming": incoming, "outgoing": outgoing, "spawns": [spawn.number for spawn in table.spawns]}
 
 
 def claims_from_doc(doc: dict[str, Any]) -> Claims:
@@ -108,7 +108,7 @@ def claims_from_doc(doc: dict[str, Any]) -> Claims:
         Member(name, birth): OutClaim(last, released, {end: digest for end, digest in ends})
         for name, birth, last, released, ends in doc["outgoing"]
     }
-    return Claims(incoming, outgoing)
+    return Claims(incoming, outgoing, tuple(doc.get("spawns", ())))
 
 
 def incoming_to_doc(table: ChannelTable) -> list[Any]:

@@ -26,6 +26,8 @@ from cutline.barrier.events import (
     CaptureFailed,
     Durable,
     Flush,
+    Gone,
+    Leave,
     LinkLost,
     LinkOpened,
     Released,
@@ -36,6 +38,9 @@ from cutline.barrier.events import (
 RUN = "run"
 MESSAGE = struct.Struct(">IHH")
 DISK = "no space left"
+
+
+Reported = actions.Report | actions.Complain | actions.AskBirth | actions.Depart
 
 
 class Wrong(Exception):
@@ -57,12 +62,14 @@ class State:
     applied: dict[Member, list[int]] = field(default_factory=dict)
     sent: dict[Member, list[int]] = field(default_factory=dict)
     spawned: list[int] = field(default_factory=list)
+    leaving: bool = False
 
     def copy(self) -> State:
         return State(
             {peer: list(ids) for peer, ids in self.applied.items()},
             {peer: list(ids) for peer, ids in self.sent.items()},
             list(self.spawned),
+            self.leaving,
         )
 
 
@@ -158,7 +165,9 @@ class Hosts:
         self.durable: set[tuple[int, Member]] = set()
         self.fates: dict[int, bool] = {}
         self.history: dict[int, dict[tuple[Member, Member], list[int]]] = {}
-        self.reports: list[tuple[Host, actions.Report | actions.Complain | actions.AskBirth]] = []
+        self.reports: list[tuple[Host, Reported]] = []
+        # Who has left in the history that remains, and what it had done until then.
+        self.left: dict[Member, State] = {}
         self.last_id = 0
 
     def everybody(self) -> list[Host]:
@@ -184,6 +193,8 @@ class Hosts:
             self.check_settle(action)
         elif isinstance(action, actions.Heed):
             self.heed(host, *action.word)
+        elif isinstance(action, actions.Undelivered):
+            self.take_back(host, action)
         else:
             if isinstance(action, actions.Complain) and action.reason != DISK:
                 self.seen["complaint about a decided checkpoint"] += 1
@@ -256,7 +267,10 @@ class Hosts:
         channel.processed = number
         if number == frame.last:
             endpoint.consumed()
-        if ttl:
+        if host.state.leaving:
+            # Nothing is handled any more; whoever asked is told so.
+            self.say(host, 0, self.rng.randint(0, 1), [channel.peer])
+        elif ttl:
             self.say(host, ttl - 1, self.rng.randint(0, 2))
         self.boundary(host)
         return True
@@ -290,12 +304,39 @@ class Hosts:
         self.seen["spawned by a handler"] += 1
         self.feed(host, Spawned(Spawn(number, "", None)))
 
-    def heed(self, host: Host, number: int, newborn: Member) -> None:
-        """Somebody that this host spawned is up."""
+    def heed(self, host: Host, what: str, number: int, member: Member) -> None:
+        """Somebody that this host spawned is up, or somebody has left, having taken `number` messages."""
         assert host.endpoint is not None
-        if number in host.endpoint.spawns:
+        if what == "left":
+            self.part(host, member, number)
+        elif number in host.endpoint.spawns:
             self.feed(host, SpawnAnswered(number))
-            self.say(host, 1, self.rng.randint(0, 2), [newborn])
+            self.say(host, 1, self.rng.randint(0, 2), [member])
+
+    def leave(self, host: Host) -> None:
+        """A handler leaves: what is sent is sent, nothing more is handled."""
+        self.seen["leaves"] += 1
+        host.state.leaving = True
+        self.feed(host, Leave())
+
+    def part(self, host: Host, member: Member, last: int) -> None:
+        """Somebody has left: what it has not taken comes back, and all that it has taken was sent."""
+        self.feed(host, Gone(member, last))
+        if host.retired or host.epoch != max(self.history):
+            return
+        sent, taken = host.state.sent.get(member, []), self.left[member].applied.get(host.member, [])
+        if sent != taken:
+            raise Wrong(f"{host.member.name} sent {sent} to {member.name}, which left having taken {taken}")
+
+    def take_back(self, host: Host, action: actions.Undelivered) -> None:
+        """Messages that were never taken: as if they had not been sent."""
+        bodies = b"".join(action.bodies)
+        ids = [message for message, _, _ in MESSAGE.iter_unpack(bodies)]
+        self.seen["undelivered to one that left"] += 1
+        for sent in (host.state.sent[action.peer], self.history[host.epoch][host.member, action.peer]):
+            if sent[-len(ids) :] != ids:
+                raise Wrong(f"{host.member.name} gets back {ids} of {sent}, sent to {action.peer.name}")
+            del sent[-len(ids) :]
 
     def persist(self, host: Host, failing: bool) -> None:
         checkpoint = host.persisting.pop(self.rng.randrange(len(host.persisting)))
@@ -399,8 +440,15 @@ class Hosts:
             window=self.faults.window,
             mailbox_bytes=self.faults.mailbox,
         )
+        if host.state.leaving:
+            host.endpoint.handle(Leave())
         host.epoch, host.flowing = epoch, False
         host.persisting.clear()
+        # Wishes and departures are of an epoch; a report of an old checkpoint may still come.
+        late = (actions.AskBirth, actions.Depart)
+        self.reports = [
+            entry for entry in self.reports if entry[0] is not host or not isinstance(entry[1], late)
+        ]
         host.slack = {p: part.upto + self.faults.window for p, part in table.incoming.items()}
         host.links = {
             peer: link for peer, link in host.links.items() if self.hosts.get(peer) is link.other(host)

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from cutline.barrier import Member
+from cutline.barrier import ChannelTable, Member
 from cutline.barrier.commit import GlobalCommit
-from cutline.barrier.cut import claims_of, in_flight
+from cutline.barrier.cut import Departed, claims_of, in_flight
 from cutline.barrier.recovery import Recovery
 
-from .model import Hosts, Image, Wrong, ids_of
+from .model import Hosts, Image, State, Wrong, ids_of
 
 
 class Oracle(Hosts):
@@ -20,6 +20,8 @@ class Oracle(Hosts):
     recovery: Recovery
     epoch: int
     rosters: dict[int, tuple[Member, ...]]
+    left_at: dict[int, dict[Member, State]]
+    departed_at: dict[int, Mapping[Member, Departed]]
     # Who came from which spawn: spawner and its number.
     origins: dict[Member, tuple[Member, int]]
 
@@ -31,12 +33,15 @@ class Oracle(Hosts):
             if (checkpoint, member) not in self.durable:
                 raise Wrong(f"{checkpoint} commits without the image of {member.name}")
             images[member] = self.images[checkpoint, member]
+        claims = {member: claims_of(image.table) for member, image in images.items()}
+        for member, state in self.left_at[checkpoint].items():
+            images[member] = Image(state, ChannelTable({}, {}))
         self.check_spawns(checkpoint, images)
         flying = 0
         for sender in {**images, **{p: None for i in images.values() for p in i.table.incoming}}:
             for receiver in {**images, **{p: None for i in images.values() for p in i.state.sent}}:
                 flying += self.check_channel(checkpoint, images, sender, receiver)
-        if flying != in_flight({member: claims_of(image.table) for member, image in images.items()}):
+        if flying != in_flight(claims, self.departed_at[checkpoint]):
             raise Wrong(f"{flying} messages are in flight in cut {checkpoint}")
         self.seen["cut with messages in flight"] += flying > 0
 
@@ -92,18 +97,25 @@ class Oracle(Hosts):
                 raise Wrong(f"stuck: {host.member.name} holds {endpoint.snapshot.full}")
             if endpoint.outbox_bytes or any(end.pending or end.frames for end in endpoint.outgoing.values()):
                 raise Wrong(f"stuck: {host.member.name} keeps {endpoint.outbox_bytes} bytes for others")
+            if host.state.leaving:
+                raise Wrong(f"stuck: {host.member.name} does not come to leave")
+            named = [peer for peer in (*endpoint.incoming, *endpoint.outgoing) if peer in self.left]
+            if named:
+                raise Wrong(f"{host.member.name} still speaks of {named}, who have left")
             self.check_born(host.member, host.state.spawned, endpoint.spawns)
+        states = {**{member: host.state for member, host in self.hosts.items()}, **self.left}
         for (sender, receiver), sent in self.history[self.epoch].items():
-            applied = self.hosts[receiver].state.applied.get(sender, [])
+            applied = states[receiver].applied.get(sender, [])
             if applied != sent:
                 raise Wrong(f"{sender.name} -> {receiver.name}: sent {sent}, applied {applied}")
-        for receiver, host in self.hosts.items():
-            for sender, applied in host.state.applied.items():
+        for receiver, state in states.items():
+            for sender, applied in state.applied.items():
                 if applied != self.history[self.epoch].get((sender, receiver), []):
                     raise Wrong(f"{receiver.name} applied {applied} of {sender.name}, never sent")
 
     def check_born(self, spawner: Member, spawned: list[int], pending: Mapping[int, Any]) -> None:
         for number in spawned:
-            born = [member for member in self.hosts if self.origins.get(member) == (spawner, number)]
+            everybody = {**self.hosts, **self.left}
+            born = [member for member in everybody if self.origins.get(member) == (spawner, number)]
             if pending or len(born) != 1:
                 raise Wrong(f"spawn {number} of {spawner.name} became {born}, {pending} are under way")

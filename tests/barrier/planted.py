@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from cutline.barrier import channel, commit, cut, recovery
-from cutline.barrier.actions import Capture, Heed, Report, SendAck, SendFrame
+from cutline.barrier.actions import Capture, Report, SendAck, SendFrame
 from cutline.barrier.channel import Incoming, Outgoing
 from cutline.barrier.commit import GlobalCommit
 from cutline.barrier.endpoint import Endpoint
@@ -40,10 +40,10 @@ def plant(name: str, unproved: bool = False) -> Callable[[Plant], Plant]:
 
 def check_off(patch: Patch) -> None:
     """Cuts commit unproved."""
-    prove_with(patch, lambda claims: [])
+    prove_with(patch, lambda claims, departed: [])
 
 
-def prove_with(patch: Patch, prove: Callable[[Any], list[str]]) -> None:
+def prove_with(patch: Patch, prove: Callable[[Any, Any], list[str]]) -> None:
     real = GlobalCommit.__init__
     patch.setattr(GlobalCommit, "__init__", lambda self: real(self, prove))
 
@@ -92,34 +92,6 @@ def _newborn_unmarked(patch: Patch) -> None:
         return tuple(m for m in real(self, sender) if m.checkpoint not in self.snapshot.born_into)
 
     patch.setattr(Endpoint, "_marks", marks)
-
-
-@plant("a spawn is not in the outbox", unproved=True)
-def _spawn_forgotten(patch: Patch) -> None:
-    real = Endpoint._at_boundary
-
-    def at_boundary(self: Endpoint, event: Any) -> list[Any]:
-        return [
-            action._replace(channels=action.channels._replace(spawns=()))
-            if isinstance(action, Capture)
-            else action
-            for action in real(self, event)
-        ]
-
-    patch.setattr(Endpoint, "_at_boundary", at_boundary)
-
-
-@plant("a newborn is used before all that was begun before its birth is captured", unproved=True)
-def _heeded_early(patch: Patch) -> None:
-    real = Endpoint._told
-
-    def told(self: Endpoint, event: Any) -> list[Any]:
-        actions = real(self, event)
-        if self._words and self._words[-1] is event.word:
-            actions.append(Heed(self._words.pop()))
-        return actions
-
-    patch.setattr(Endpoint, "_told", told)
 
 
 @plant("a channel that opens after the capture carries no mark", unproved=True)
@@ -332,8 +304,8 @@ def _one_missing(patch: Patch) -> None:
     def prepared(self: GlobalCommit, event: Any, state: Any) -> list[Any]:
         actions = real(self, event, state)
         if not actions and len(getattr(state, "reports", ())) == len(state.roster) - 1 > 0:
-            self._open[event.checkpoint] = commit._Writing(state.roster, state.full)
-            return [commit.WriteManifest(event.checkpoint, state.claims, state.reports)]
+            self._open[event.checkpoint] = commit._Writing(state.roster, state.full, ())
+            return [commit.WriteManifest(event.checkpoint, state.claims, state.reports, {})]
         return actions
 
     patch.setattr(GlobalCommit, "_prepared", prepared)
@@ -412,8 +384,8 @@ def _whole_window(patch: Patch) -> None:
 def _strict_check(patch: Patch) -> None:
     real = cut.check
 
-    def strict(claims: Any) -> list[str]:
+    def strict(claims: Any, departed: Any) -> list[str]:
         flying = [f"{p.upto - p.processed}" for c in claims.values() for p in c.incoming.values()]
-        return real(claims) + [found for found in flying if found != "0"]
+        return real(claims, departed) + [found for found in flying if found != "0"]
 
     prove_with(patch, strict)

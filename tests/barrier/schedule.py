@@ -5,18 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from cutline.barrier import LocalSnapshot, Member, actions, commit, recovery, wire
-from cutline.barrier.cut import claims_of
-from cutline.barrier.endpoint import Endpoint
-from cutline.barrier.events import AtBoundary, CoordinatorOpened, Initiated, Settled, Told
+from cutline.barrier import Member, actions, commit, recovery, wire
+from cutline.barrier.cut import Departed, claims_of
+from cutline.barrier.events import AtBoundary, CoordinatorOpened, Settled
 
-from .model import DISK, RUN, Host, Wrong
-from .oracle import Oracle
+from .membership import Membership
+from .model import DISK, Host, Reported, State, Wrong
 
 UNDECIDED = 4
 
 
-class World(Oracle):
+class World(Membership):
     """One system and one schedule of it."""
 
     def __init__(self, seed: int) -> None:
@@ -38,6 +37,9 @@ class World(Oracle):
         self.confirmed: list[recovery.Confirmed] = []
         # Who came from which spawn: spawner and its number.
         self.origins: dict[Member, tuple[Member, int]] = {}
+        # Of each checkpoint: who had left when it was begun, and whom its manifest names of them.
+        self.left_at: dict[int, dict[Member, State]] = {0: {}}
+        self.departed_at: dict[int, Mapping[Member, Departed]] = {0: {}}
         members = tuple(self.birth() for _ in range(rng.randint(2, 4)))
         self.rosters[0] = members
         self.fates[0] = True
@@ -51,19 +53,7 @@ class World(Oracle):
             host.orders.clear()
         self.confirm_all()
 
-    def birth(self) -> Member:
-        self.births += 1
-        return Member("ABCDEFGHIJKLMNOPQRSTUVWXYZ"[(self.births - 1) % 26], self.births)
-
     # -- checkpoints ---------------------------------------------------------------------------
-
-    def tell(self, members: tuple[Member, ...], event: Any) -> None:
-        for member in members:
-            if member in self.hosts:
-                self.hosts[member].orders.append(event)
-
-    def initiated(self) -> Initiated:
-        return Initiated(self.epoch, tuple(self.commit.undecided), self.newest, self.newest_committed)
 
     def coordinate(self, event: commit.Event) -> None:
         for action in self.commit.handle(event):
@@ -71,7 +61,14 @@ class World(Oracle):
                 self.tell(tuple(self.hosts), self.initiated())
             elif isinstance(action, commit.WriteManifest):
                 self.check_reports(action.checkpoint, action.reports)
+                self.departed_at[action.checkpoint] = action.departed
+                self.seen["cut that speaks of one that left"] += bool(action.departed)
                 self.manifests.append(action.checkpoint)
+            elif isinstance(action, commit.Bury):
+                # Its process may only be paused.
+                self.retire(self.hosts.pop(action.member))
+            elif isinstance(action, commit.Forget):
+                self.seen["forgotten"] += 1
             elif isinstance(action, commit.Decide):
                 if "prove itself" in action.reason:
                     raise Wrong(f"cut {action.checkpoint} was refused: {action.reason}")
@@ -91,12 +88,16 @@ class World(Oracle):
         if self.recovery.restoring or len(self.commit.undecided) >= UNDECIDED:
             return
         self.newest += 1
-        roster = self.rosters[self.newest] = tuple(self.hosts)
+        roster = self.rosters[self.newest] = tuple(m for m in self.hosts if m not in self.left)
+        self.left_at[self.newest] = dict(self.left)
         self.seen["begun while another is undecided"] += bool(self.commit.undecided)
         self.coordinate(commit.Begun(self.newest, self.rng.random() < 0.3, roster, 0.0))
 
-    def hear(self, host: Host, report: actions.Report | actions.Complain | actions.AskBirth) -> None:
+    def hear(self, host: Host, report: Reported) -> None:
         """What a participant reported reaches the coordinator."""
+        if isinstance(report, actions.Depart):
+            self.depart(host, report)
+            return
         if isinstance(report, actions.AskBirth):
             self.bear(host, report.spawn.number)
             return
@@ -116,145 +117,6 @@ class World(Oracle):
                 self.newest_committed = max(self.newest_committed, row.checkpoint)
             self.fates[row.checkpoint] = row.commit
         self.coordinate(commit.RowDecided(row.checkpoint, self.fates[row.checkpoint], row.reason))
-
-    # -- births, ends, recovery ----------------------------------------------------------------
-
-    def spawn(self) -> None:
-        """Somebody is born, and spoken to by one who has not captured what was begun before."""
-        if self.recovery.restoring or len(self.hosts) >= 5:
-            return
-        host = self.bring_up()
-        spawner = self.rng.choice([other for other in self.hosts.values() if other is not host])
-        if spawner.works:
-            self.say(spawner, 1, self.rng.randint(1, 3), [host.member])
-
-    def bear(self, spawner: Host, number: int) -> None:
-        """A participant asks for a newborn, for the first time or again."""
-        if self.recovery.restoring or spawner.epoch != self.epoch or spawner.retired:
-            return
-        origin = spawner.member, number
-        newborn = next((member for member in self.hosts if self.origins.get(member) == origin), None)
-        self.seen["spawn asked for again"] += newborn is not None
-        if newborn is None:
-            newborn = self.bring_up().member
-            self.origins[newborn] = origin
-        undecided = tuple(self.commit.undecided)
-        word = number, newborn
-        spawner.orders.append(Told(self.epoch, undecided, self.newest, self.newest_committed, word))
-
-    def bring_up(self) -> Host:
-        host = Host(self.birth(), epoch=self.epoch)
-        undecided = self.commit.undecided
-        self.seen["born into an open checkpoint"] += bool(undecided)
-        host.endpoint = Endpoint(
-            host.member,
-            RUN,
-            self.epoch,
-            LocalSnapshot.newborn(self.newest, undecided),
-            window=self.faults.window,
-            mailbox_bytes=self.faults.mailbox,
-        )
-        self.hosts[host.member] = host
-        host.flowing = True
-        return host
-
-    def crash(self) -> None:
-        host = self.rng.choice(list(self.hosts.values()))
-        host.dead = True
-        for link in self.links:
-            if host in link.ends and not link.broken:
-                self.break_link(link)
-
-    def decide_all(self) -> None:
-        while self.rows:
-            self.write_row(self.rows.pop(self.rng.randrange(len(self.rows))))
-        self.manifests.clear()
-        for number, _ in self.commit.undecided:
-            self.coordinate(commit.GiveUp(number, "recovery"))
-            self.write_row(self.rows.pop())
-
-    def recover(self, checkpoint: int | None = None) -> None:
-        """Every begun id is decided, the epoch raised, a committed cut chosen; lost hosts start again."""
-        self.decide_all()
-        cuts = [n for n, committed in self.fates.items() if committed and n <= self.newest_committed]
-        if checkpoint is None:
-            checkpoint = self.rng.choice(cuts) if self.rng.random() < 0.3 else max(cuts)
-        self.seen["recovery during a recovery"] += self.recovery.restoring and self.epoch > 0
-        self.seen["recovery"] += self.epoch > 0
-        self.epoch += 1
-        self.floor = self.newest
-        self.newest_committed = checkpoint
-        members = self.rosters[checkpoint]
-        images = {member: self.images.get((checkpoint, member)) for member in members}
-        # Who is only known as a receiver was born too late for the cut: it starts again, with nothing.
-        named = {p: None for image in images.values() if image for p in image.table.outgoing}
-        old, self.hosts = self.hosts, {}
-        self.history[self.epoch] = {
-            (member, peer): list(ids)
-            for member, image in images.items()
-            if image
-            for peer, ids in image.state.sent.items()
-        }
-        for member in {**images, **named}:
-            host = old.pop(member, None)
-            if host is None or host.dead or (host.epoch and self.rng.random() < 0.3):
-                self.retire(host)
-                host = Host(member)
-            self.hosts[member] = host
-        for host in old.values():
-            self.retire(host)
-        self.recovering(recovery.Begin(self.epoch, checkpoint, tuple(self.hosts)))
-
-    def retire(self, host: Host | None) -> None:
-        """A host that was given up: dead, or only paused and soon to go on in its old epoch."""
-        if host is not None:
-            host.retired = True
-            if not host.dead and host.endpoint is not None:
-                self.seen["zombie"] += 1
-                self.zombies.append(host)
-
-    def recovering(self, event: recovery.Begin | recovery.Confirmed) -> None:
-        for action in self.recovery.handle(event):
-            if isinstance(action, recovery.RollBack):
-                self.hosts[action.member].orders.append(action)
-            else:
-                late = [host.member.name for host in self.hosts.values() if host.epoch != action.epoch]
-                if late:
-                    raise Wrong(f"data flows in epoch {action.epoch}, {late} are not restored")
-                self.tell(action.roster, action)
-
-    def confirm_all(self) -> None:
-        while self.confirmed:
-            self.recovering(self.confirmed.pop(0))
-
-    def obey(self, host: Host, order: Any) -> None:
-        """A word of the coordinator arrives."""
-        if host.dead:
-            return
-        if isinstance(order, recovery.RollBack):
-            if host.epoch < order.epoch == self.epoch:
-                self.restore(host, order.epoch, order.checkpoint, self.floor, self.rosters[order.checkpoint])
-            if host.epoch == order.epoch:
-                self.confirmed.append(recovery.Confirmed(host.member, order.epoch))
-        elif isinstance(order, recovery.Resume):
-            if host.epoch == order.epoch and not host.flowing:
-                self.resume(host)
-        else:
-            self.feed(host, order)
-
-    def repeat(self) -> None:
-        """The coordinator says again what was not answered."""
-        state = self.recovery.state
-        if isinstance(state, recovery.Restoring):
-            for member in state.waiting:
-                self.hosts[member].orders.append(recovery.RollBack(member, state.epoch, state.checkpoint))
-            return
-        for host in self.hosts.values():
-            if host.epoch == self.epoch and not host.flowing:
-                host.orders.append(recovery.Resume(self.epoch, 0, ()))
-            host.orders.append(self.initiated())
-            if host.works:
-                self.ask_again(host)
 
     # -- steps ---------------------------------------------------------------------------------
 
@@ -280,7 +142,7 @@ class World(Oracle):
         elif kind < 0.75:
             self.flush(host)
         elif kind < 0.9:
-            if self.rng.random() < self.faults.busy:
+            if self.rng.random() < self.faults.busy and not host.state.leaving:
                 self.say(host, self.rng.randint(0, 3), self.rng.choice((1, 3, 12, 30)))
         elif kind < 0.97:
             self.feed(host, AtBoundary())
@@ -343,8 +205,10 @@ class World(Oracle):
         elif kind < 0.97:
             if self.rng.random() < 0.5:
                 self.begin()
-            able = [host for host in self.hosts.values() if host.works and host.endpoint]
-            if able and len(self.hosts) < 6 and self.rng.random() < 0.5:
+            able = [host for host in self.hosts.values() if host.works and not host.state.leaving]
+            if len(able) > 2 and self.rng.random() < 0.4:
+                self.leave(self.rng.choice(able))
+            elif able and len(self.hosts) < 6 and self.rng.random() < 0.5:
                 self.make(self.rng.choice(able))
             else:
                 self.spawn()
@@ -354,6 +218,25 @@ class World(Oracle):
             self.recover()
         if self.rng.random() < 0.3 and any(host.dead for host in self.hosts.values()):
             self.recover()
+
+    def leave_one(self) -> None:
+        """Somebody comes to leave, and one of the others does not hear of it yet."""
+        able = [host for host in self.hosts.values() if host.works and not host.state.leaving]
+        if len(able) < 3:
+            return
+        leaver = self.rng.choice(able)
+        self.deaf = self.rng.choice([host.member for host in able if host is not leaver])
+        if self.rng.random() < 0.5:
+            # A newborn whose spawner has not heard of its birth.
+            spawner = next(host for host in able if host.member == self.deaf)
+            self.make(spawner)
+            self.bear(spawner, len(spawner.state.spawned))
+            leaver = list(self.hosts.values())[-1]
+        self.leave(leaver)
+        for _ in range(self.rng.randint(1, 12)):
+            self.round()
+        if self.rng.random() < 0.7:
+            self.begin()
 
     def step_break(self) -> None:
         if self.links:
@@ -380,6 +263,8 @@ class World(Oracle):
             self.hasty = self.rng.random() < 0.15
             if self.rng.random() < 0.04:
                 self.recover()
+            if self.rng.random() < 0.2:
+                self.leave_one()
             weights = [self.rng.choice((0.1, 1, 2, 5)) * w for w in (20, 24, 5, 6, 3, 4, 4, 2, 0.5)]
             for step in self.rng.choices(kinds, weights, k=steps // 10):
                 step()
@@ -395,6 +280,7 @@ class World(Oracle):
     def calm(self) -> None:
         """No more faults: everything drains, and all that was sent was applied, once and in order."""
         self.zombies.clear()
+        self.deaf = None
         if any(host.dead for host in self.hosts.values()):
             self.recover()
         for host in self.hosts.values():
@@ -420,9 +306,10 @@ class World(Oracle):
                 self.deliver(link, end, control, 0, False)
         for host in list(self.hosts.values()):
             moved |= bool(host.notices or host.orders or host.persisting)
+            deaf = host.member == self.deaf
             while host.notices:
                 self.notice(host)
-            for _ in range(len(host.orders)):
+            for _ in range(0 if deaf else len(host.orders)):
                 self.obey(host, host.orders.pop(0))
             while host.works and self.work(host):
                 moved = True

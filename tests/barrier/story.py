@@ -11,10 +11,13 @@ was lost, what arrives twice was doubled. Messages are words of two letters.
     > A link B | unlink B
     > A spawns J                   a spawn leaves; its number counts from 1
     > A told J undecided 2,3       the coordinator says who J is, and what was undecided then
+    > A leaves                    nothing more is handled
+    > A gone J after 2            J has left, having handled two messages of A
     > A initiated 2,3 newest 3 committed 1
     > A settled 2 aborted
     > A durable 2 | fails 2
     > A restore 2 epoch 2           a new endpoint from the capture of 2
+    > check 2 without J             J had departed before 2 was begun
     > check 2                       the cut of everybody's capture of 2, as before a commit
 """
 
@@ -36,7 +39,7 @@ from cutline.barrier import (
     wire,
 )
 from cutline.barrier import events as ev
-from cutline.barrier.cut import check, claims_of, in_flight
+from cutline.barrier.cut import Claims, Departed, check, claims_of, in_flight
 
 __all__ = ("Story", "told")
 
@@ -50,6 +53,7 @@ class Story:
         self.ends: dict[str, Endpoint] = {}
         self.options: dict[str, int] = {}
         self.packets: list[tuple[str, bytes]] = []
+        self.last_claims: dict[str, Claims] = {}
         self.tables: dict[tuple[int, str], ChannelTable] = {}
         self.verbs: dict[str, Callable[[Endpoint, list[str]], Any]] = {
             "releases": lambda end, words: ev.Released(
@@ -61,6 +65,8 @@ class Story:
             "spawns": lambda end, words: ev.Spawned(Spawn(len(end.spawns) + 1, words[0], None)),
             "told": lambda end, words: ev.Told(end.epoch, opens(words[2]), 0, 0, words[0]),
             "answered": lambda end, words: ev.SpawnAnswered(int(words[0])),
+            "leaves": lambda end, words: ev.Leave(),
+            "gone": lambda end, words: ev.Gone(self.member(words[0]), int(words[2])),
             "link": lambda end, words: ev.LinkOpened(self.member(words[0])),
             "unlink": lambda end, words: ev.LinkLost(self.member(words[0])),
             "initiated": lambda end, words: ev.Initiated(
@@ -91,7 +97,7 @@ class Story:
             self.begin(words[0], 1, LocalSnapshot.newborn(int(words[2]), opens(words[4])), None)
             return []
         if first == "check":
-            return [self.checked(int(words[0]))]
+            return [self.checked(int(words[0]), words[2:])]
         if first.startswith("#"):
             receiver, packet = self.packets[int(first[1:]) - 1]
             return self.fed(self.ends[receiver], wire.unpack(packet))
@@ -120,14 +126,15 @@ class Story:
         due = ", though a capture is due" if end.due else ""
         return f"{end.me.name} handled {word} of {channel.peer.name}{due}"
 
-    def checked(self, checkpoint: int) -> str:
+    def checked(self, checkpoint: int, without: list[str]) -> str:
         claims = {
             self.member(name): claims_of(table) for (n, name), table in self.tables.items() if n == checkpoint
         }
-        violations = check(claims)
+        left = {self.member(name): Departed(self.last_claims[name]) for name in without}
+        violations = check(claims, left)
         if violations:
             return f"cut {checkpoint} is refused: {'; '.join(violations)}"
-        return f"cut {checkpoint} proves itself, {in_flight(claims)} messages in flight"
+        return f"cut {checkpoint} proves itself, {in_flight(claims, left)} messages in flight"
 
     def fed(self, end: Endpoint, event: ev.EndpointEvent) -> list[str]:
         fenced = end.fenced
@@ -154,6 +161,11 @@ class Story:
             return f"asks for {action.spawn.name}, its spawn {action.spawn.number}"
         if isinstance(action, actions.Heed):
             return f"heeds that there is {action.word}"
+        if isinstance(action, actions.Depart):
+            self.last_claims[end.me.name] = claims_of(action.channels)
+            return f"departs{''.join(parts(action.channels))}"
+        if isinstance(action, actions.Undelivered):
+            return f"gets back {b''.join(action.bodies).decode()}, which {action.peer.name} never took"
         return f"dials {action.peer.name}"
 
     def sent(self, stamp: Stamp, action: actions.SendFrame | actions.SendMarker | actions.SendAck) -> str:

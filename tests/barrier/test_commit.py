@@ -11,21 +11,25 @@ from cutline.barrier import Member, Open
 from cutline.barrier.commit import (
     Announce,
     Begun,
+    Bury,
     Complained,
     Decide,
     Event,
+    Forget,
     GiveUp,
     GlobalCommit,
+    Leaves,
     ManifestDurable,
     ManifestFailed,
     Prepare,
     Prepared,
     RowDecided,
+    WentBack,
     WriteManifest,
 )
-from cutline.barrier.cut import Claims, InClaim
+from cutline.barrier.cut import Claims, Departed, InClaim, OutClaim
 
-A, B, C = Member("A", 1), Member("B", 2), Member("C", 3)
+A, B, C, D = Member("A", 1), Member("B", 2), Member("C", 3), Member("D", 4)
 NOTHING = Claims({}, {})
 BAD = Claims({B: InClaim(0, 5, 1)}, {})
 
@@ -66,7 +70,7 @@ def test_the_last_prepared_writes_the_manifest() -> None:
     commit = begun(A, B)
     assert commit.handle(prepared(A)) == []
     assert commit.handle(prepared(B)) == [
-        WriteManifest(1, {A: NOTHING, B: NOTHING}, {A: {"by": "A"}, B: {"by": "B"}})
+        WriteManifest(1, {A: NOTHING, B: NOTHING}, {A: {"by": "A"}, B: {"by": "B"}}, {})
     ]
 
 
@@ -231,7 +235,7 @@ def test_the_next_deadline_is_the_earliest() -> None:
 def test_another_proof_can_be_asked_for() -> None:
     asked: list[Mapping[Member, Claims]] = []
 
-    def prove(claims: Mapping[Member, Claims]) -> list[str]:
+    def prove(claims: Mapping[Member, Claims], departed: Mapping[Member, Departed]) -> list[str]:
         asked.append(claims)
         return ["not today", "nor tomorrow"]
 
@@ -241,3 +245,121 @@ def test_another_proof_can_be_asked_for() -> None:
         Decide(1, False, "the cut does not prove itself: not today; nor tomorrow")
     ]
     assert asked == [{A: NOTHING}]
+
+
+# -- who has left --------------------------------------------------------------------------------------
+
+LEFT = Departed(Claims({}, {B: OutClaim(3, 3, {3: 7})}), (A, 5))
+SPEAKS = Claims({C: InClaim(3, 3, 7)}, {})
+
+
+def decided(commit: GlobalCommit, checkpoint: int, committed: bool) -> list[Any]:
+    return commit.handle(RowDecided(checkpoint, committed, ""))
+
+
+def claim(member: Member, checkpoint: int, claims: Claims) -> Prepared:
+    return Prepared(member, checkpoint, claims, {"by": member.name})
+
+
+def test_who_leaves_while_nothing_is_open_may_end_at_once() -> None:
+    commit = GlobalCommit()
+    assert commit.handle(Leaves(C, LEFT)) == [Bury(C)]
+    assert commit.departed == {C: LEFT}
+
+
+@pytest.mark.parametrize("committed", [True, False])
+def test_who_is_in_a_roster_ends_when_that_is_decided(committed: bool) -> None:
+    commit = GlobalCommit()
+    commit.handle(Begun(1, False, (A, C), 9.0))
+    commit.handle(Begun(2, False, (A,), 9.0))
+    assert commit.handle(Leaves(C, LEFT)) == []
+    assert Bury(C) not in decided(commit, 2, committed)
+    assert Bury(C) in decided(commit, 1, committed)
+    assert Bury(C) not in commit.handle(Leaves(D, LEFT))
+
+
+def test_the_last_claims_stand_for_who_has_left() -> None:
+    commit = GlobalCommit()
+    commit.handle(Leaves(C, LEFT))
+    commit.handle(Begun(1, False, (B,), 9.0))
+    (write,) = commit.handle(claim(B, 1, SPEAKS))
+    assert isinstance(write, WriteManifest) and write.departed == {C: LEFT}
+    commit.handle(ManifestDurable(1))
+    assert decided(commit, 1, True) == [Announce(1, True, "", (B,))]
+    assert commit.departed == {C: LEFT}
+
+
+def test_an_own_report_counts_more_than_the_last_claims() -> None:
+    commit = GlobalCommit()
+    commit.handle(Begun(1, False, (B, C), 9.0))
+    commit.handle(Leaves(C, LEFT))
+    commit.handle(claim(B, 1, SPEAKS))
+    (write,) = commit.handle(claim(C, 1, LEFT.claims))
+    assert isinstance(write, WriteManifest) and write.departed == {}
+
+
+def test_a_spawn_that_is_still_in_an_outbox_speaks_of_whom_it_made() -> None:
+    commit = GlobalCommit()
+    commit.handle(Leaves(C, LEFT))
+    for number, spawns in ((1, (5,)), (2, (4,))):
+        commit.handle(Begun(number, False, (A,), 9.0))
+        (write,) = commit.handle(claim(A, number, Claims({}, {}, spawns)))
+        assert isinstance(write, WriteManifest)
+        assert write.departed == ({C: LEFT} if number == 1 else {})
+
+
+def committed(commit: GlobalCommit, checkpoint: int, said: Claims = NOTHING) -> list[Any]:
+    commit.handle(claim(B, checkpoint, said))
+    commit.handle(ManifestDurable(checkpoint))
+    return decided(commit, checkpoint, True)
+
+
+def test_who_has_left_is_forgotten_with_the_first_cut_that_does_not_speak_of_them() -> None:
+    commit = GlobalCommit()
+    commit.handle(Leaves(C, LEFT))
+    commit.handle(Leaves(D, LEFT))
+    commit.handle(Begun(1, False, (B,), 9.0))
+    assert Forget(D) in committed(commit, 1, SPEAKS)
+    commit.handle(Begun(2, False, (B,), 9.0))
+    assert committed(commit, 2) == [Announce(2, True, "", (B,)), Forget(C)]
+    assert commit.departed == {}
+
+
+def test_nobody_is_forgotten_while_an_older_checkpoint_is_open() -> None:
+    commit = GlobalCommit()
+    commit.handle(Leaves(C, LEFT))
+    for number in (1, 2):
+        commit.handle(Begun(number, False, (B,), 9.0))
+    assert committed(commit, 2) == [Announce(2, True, "", (B,))]
+    assert commit.departed == {C: LEFT}
+    assert committed(commit, 1) == [Announce(1, True, "", (B,)), Forget(C)]
+
+
+def test_nobody_is_forgotten_by_a_checkpoint_that_was_aborted() -> None:
+    commit = GlobalCommit()
+    commit.handle(Leaves(C, LEFT))
+    commit.handle(Begun(1, False, (B,), 9.0))
+    commit.handle(claim(B, 1, NOTHING))
+    commit.handle(ManifestDurable(1))
+    assert decided(commit, 1, False) == [Announce(1, False, "", (B,))]
+    assert commit.departed == {C: LEFT}
+
+
+def test_nobody_is_forgotten_before_the_end_of_who_left() -> None:
+    commit = GlobalCommit()
+    commit.handle(Begun(1, False, (B, C), 9.0))
+    commit.handle(Leaves(C, LEFT))
+    commit.handle(Begun(2, False, (B,), 9.0))
+    assert committed(commit, 2) == [Announce(2, True, "", (B,))]
+    assert decided(commit, 1, False) == [Announce(1, False, "", (B, C)), Bury(C)]
+
+
+def test_who_had_left_by_a_cut_is_who_has_left_after_going_back_to_it() -> None:
+    commit = GlobalCommit()
+    commit.handle(Begun(1, False, (B, C), 9.0))
+    commit.handle(Leaves(C, LEFT))
+    decided(commit, 1, False)
+    assert commit.handle(WentBack({D: LEFT})) == []
+    assert commit.departed == {D: LEFT}
+    commit.handle(Begun(2, False, (C,), 9.0))
+    assert decided(commit, 2, False) == [Announce(2, False, "", (C,))]

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cutline.barrier import ChannelTable, Frame, InPart, Member, OutPart
-from cutline.barrier.cut import Claims, InClaim, OutClaim, check, claims_of, in_flight
+from cutline.barrier.cut import Claims, Departed, InClaim, OutClaim, check, claims_of, in_flight, named
 
 A, B, C = Member("A", 1), Member("B", 2), Member("C", 3)
 DIGESTS = [100 + n for n in range(20)]
@@ -170,3 +170,47 @@ def test_only_cuts_without_a_gap_pass(sizes: list[int], draw: st.DataObject) -> 
     in_images = {*range(1, upto + 1), *range(released + 1, last + 1)}
     right = processed <= upto <= last and in_images == set(range(1, last + 1))
     assert (check(cut(out, into)) == []) is right
+
+
+# -- who has left --------------------------------------------------------------------------------------
+
+
+def test_the_last_claims_of_a_receiver_stand_for_it() -> None:
+    left = {B: Departed(Claims({A: got(3, 3)}, {}))}
+    assert check({A: Claims({}, {B: sent(5, 2)})}, left) == []
+    assert check({A: Claims({}, {B: sent(5, 3)})}, left) == []
+    (violation,) = check({A: Claims({}, {B: sent(5, 4)})}, left)
+    assert "messages 4..4 are in neither image" in violation
+    (violation,) = check({A: Claims({}, {B: sent(2, 1)})}, left)
+    assert "received 3" in violation
+
+
+def test_the_last_claims_of_a_sender_stand_for_it() -> None:
+    left = {A: Departed(Claims({}, {B: OutClaim(3, 3, {3: DIGESTS[3]})}))}
+    assert check({B: Claims({A: got(1, 3)}, {})}, left) == []
+    (violation,) = check({B: Claims({A: got(1, 2)}, {})}, left)
+    assert "messages 3..3 are in neither image" in violation
+
+
+def test_who_has_closed_its_channel_says_nothing_and_is_asked_nothing() -> None:
+    left = {B: Departed(Claims({A: got(3, 3)}, {A: OutClaim(3, 3, {3: DIGESTS[3]})}))}
+    assert check({A: Claims({}, {})}, left) == []
+    assert in_flight({A: Claims({}, {})}, left) == 0
+
+
+def test_what_one_that_left_has_not_taken_is_in_flight_and_so_is_what_it_sent() -> None:
+    left = {B: Departed(Claims({A: got(3, 3)}, {A: OutClaim(7, 7, {7: DIGESTS[7]})}))}
+    assert in_flight({A: Claims({B: got(5, 7)}, {B: sent(5, 2)})}, left) == 2 + 2
+
+
+def test_a_cut_speaks_of_who_is_named_by_a_channel_or_by_a_spawn() -> None:
+    left = {
+        A: Departed(Claims({}, {})),
+        B: Departed(Claims({}, {}), (C, 4)),
+        C: Departed(Claims({}, {})),
+    }
+    assert named({}, left) == {}
+    assert list(named({C: Claims({A: got(0, 0)}, {})}, left)) == [A]
+    assert list(named({C: Claims({}, {A: sent(0)})}, left)) == [A]
+    assert list(named({C: Claims({}, {}, (3, 4))}, left)) == [B]
+    assert list(named({C: Claims({}, {}, (3,)), A: Claims({}, {}, (4,))}, left)) == []

@@ -15,7 +15,7 @@ from collections import Counter
 
 import pytest
 
-from .planted import PLANTED, UNPROVED, check_off
+from .planted_members import PLANTED, UNPROVED, check_off
 from .schedule import World
 
 SCHEDULES = int(os.environ.get("CUTLINE_SCHEDULES", "300"))
@@ -30,12 +30,17 @@ MET = (
     "capture inside a frame",
     "capture with early frames",
     "committed",
+    "cut that speaks of one that left",
     "cut with a spawn under way",
     "cut with messages in flight",
+    "forgotten",
+    "left",
+    "left while a checkpoint was open",
     "link broken",
     "mark known at capture",
     "message of a cut in both images",
     "overlapping captures",
+    "name used again",
     "packet doubled",
     "packet lost",
     "packet of another epoch",
@@ -46,6 +51,7 @@ MET = (
     "self-send",
     "spawn asked for again",
     "spawned by a handler",
+    "undelivered to one that left",
     "zombie",
 )
 

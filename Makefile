@@ -26,7 +26,7 @@ test-cluster: $(STAMP)
 test-adoption: $(STAMP)
 	CUTLINE_TEST_ADOPTION=1 $(BIN)/python -m pytest -q tests/adoption
 
-# Every condition of barrier/ turned round, one at a time, against its tests: a minute or two.
+# Every condition of barrier/ turned round and every statement left out, one at a time: two minutes.
 mutate: $(STAMP)
 	$(BIN)/python -m tests.mutate
 

@@ -98,7 +98,8 @@ class Endpoint:
         self.queued_bytes = 0
         self.fenced = 0
         self.dead = False
-        self._links: dict[Member, bool] = {}
+        self._links: set[Member] = set()
+        # Senders that have something to transmit, or may have.
         self._dirty: dict[Member, Outgoing] = {}
         self._touched: dict[Member, Incoming] = {}
         self._tables: dict[int, ChannelTable] = {}
@@ -140,8 +141,7 @@ class Endpoint:
             self.queued_bytes += receiver.queued_bytes
             self._touched[peer] = receiver
         for peer, out_part in channels.outgoing.items():
-            sender = self.outgoing[peer] = Outgoing.restored(peer, out_part, self.window)
-            self._dirty[peer] = sender
+            self.outgoing[peer] = Outgoing.restored(peer, out_part, self.window)
         self.spawns = {spawn.number: spawn for spawn in channels.spawns}
 
     def handle(self, event: EndpointEvent) -> list[EndpointAction]:
@@ -186,11 +186,7 @@ class Endpoint:
 
     def pending_dials(self) -> list[Member]:
         """Peers that something waits for and that have no link."""
-        return [
-            peer
-            for peer, end in self.outgoing.items()
-            if not end.linked and (end.frames or end.pending)
-        ]
+        return [peer for peer, end in self.outgoing.items() if not end.linked and (end.frames or end.pending)]
 
     # -- sending -------------------------------------------------------------------------------
 
@@ -323,18 +319,16 @@ class Endpoint:
     def _ack_arrived(self, event: AckArrived) -> list[EndpointAction]:
         if not self._fresh(event.stamp):
             return []
-        peer = event.stamp.sender
-        sender = self.outgoing.get(peer)
+        sender = self.outgoing.get(event.stamp.sender)
         if sender is not None:
             sender.acked(event.positions)
-            self._dirty[peer] = sender
         return []
 
     # -- connections ---------------------------------------------------------------------------
 
     def _link_opened(self, event: LinkOpened) -> list[EndpointAction]:
         peer = event.peer
-        self._links[peer] = True
+        self._links.add(peer)
         actions: list[EndpointAction] = []
         sender = self.outgoing.get(peer)
         if sender is not None:
@@ -349,11 +343,10 @@ class Endpoint:
         return actions
 
     def _link_lost(self, event: LinkLost) -> list[EndpointAction]:
-        self._links.pop(event.peer, None)
+        self._links.discard(event.peer)
         sender = self.outgoing.get(event.peer)
         if sender is not None:
             sender.link_lost()
-            self._dirty.setdefault(event.peer, sender)
         return []
 
     # -- checkpoints ---------------------------------------------------------------------------

@@ -7,8 +7,21 @@ from typing import Any
 
 import pytest
 
-from cutline.barrier import Endpoint, Incoming, LocalSnapshot, Mark, Member, Open, Outgoing, Stamp
+from cutline.barrier import (
+    ChannelTable,
+    Endpoint,
+    Incoming,
+    LocalSnapshot,
+    Mark,
+    Member,
+    Open,
+    Outgoing,
+    OutPart,
+    Positions,
+    Stamp,
+)
 from cutline.barrier.events import (
+    AckArrived,
     Flush,
     FrameArrived,
     Initiated,
@@ -85,6 +98,31 @@ def test_a_flush_looks_again_at_what_the_budget_held_back(looked: Looked) -> Non
     end.outgoing[B].budget = 0
     end.handle(Released(B, [b"n"]))
     assert looked.at_flush(end) == looked.at_flush(end) == ([B], [])
+
+
+def test_an_ack_is_no_news_to_a_sender_that_has_nothing_to_send(looked: Looked) -> None:
+    end = busy()
+    end.handle(AckArrived(stamp(B), Positions(1, 1, 9)))
+    assert looked.at_flush(end) == ([], [])
+
+
+def test_an_ack_lets_a_sender_go_on_that_waits_for_the_limit(looked: Looked) -> None:
+    end = busy()
+    end.outgoing[B].limit = 1
+    end.handle(Released(B, [b"n"]))
+    assert looked.at_flush(end) == looked.at_flush(end) == ([B], [])
+    end.handle(AckArrived(stamp(B), Positions(1, 1, 2)))
+    assert looked.at_flush(end) == ([B], [])
+    assert looked.at_flush(end) == ([], [])
+
+
+def test_a_restored_sender_is_looked_at_once_it_is_linked(looked: Looked) -> None:
+    part = OutPart(2, 0, 0, tuple(frames(2)))
+    end = Endpoint(A, "run", 1, LocalSnapshot(0, 0, None), channels=ChannelTable({}, {B: part}))
+    assert looked.at_flush(end) == ([], [])
+    end.handle(LinkOpened(B))
+    assert looked.at_flush(end) == ([B], [])
+    assert looked.at_flush(end) == ([], [])
 
 
 def test_a_lost_link_with_nothing_to_send_is_not_looked_at_until_it_is_back(looked: Looked) -> None:

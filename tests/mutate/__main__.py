@@ -1,4 +1,4 @@
-"""Turns every condition of barrier/ round, one at a time, and counts how many of these bugs the tests notice.
+"""Turns every condition of barrier/ round, leaves out every statement, one at a time: do the tests notice?
 
 ::
 

@@ -3,8 +3,8 @@
 A *condition* is whatever decides: the test of an ``if``, ``while``, ``assert``, ternary or comprehension,
 every operand of ``and``/``or``, every comparison and every ``not`` wherever it stands, what is asked of each
 element inside ``any``/``all``, what a function annotated ``-> bool`` returns. Each is negated, always false,
-and always true (which leaves out an operand). Besides, every ``<``, ``<=``, ``>``, ``>=`` moves by one, and
-every ``min`` and ``max`` becomes the other.
+and always true (which leaves out an operand). Besides, every ``<``, ``<=``, ``>``, ``>=`` moves by one, every
+``min`` and ``max`` becomes the other, and every statement that does something is left out.
 """
 
 from __future__ import annotations
@@ -36,11 +36,13 @@ _TESTS: dict[type[ast.AST], str] = {
     ast.BoolOp: "values",
 }
 
+_DOES = (ast.Assign, ast.AugAssign, ast.Delete, ast.Raise, ast.Return, ast.Break, ast.Continue)
+
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 class Mutant(NamedTuple):
-    """One condition of one function turned round; `times` counts equal texts of one function."""
+    """One thing in one function that is otherwise; `times` counts equal texts of one function."""
 
     module: str
     function: str
@@ -129,7 +131,8 @@ def mutants_of(module: ModuleType) -> list[Mutant]:
     found: list[Mutant] = []
     for function, owner, slot in _slots(tree, "", None):
         old = slot.get()
-        for new in _turned(old, old in deciding, isinstance(slot.parent, ast.While)):
+        news = [*_left_out(slot, old), *_turned(old, old in deciding, isinstance(slot.parent, ast.While))]
+        for new in news:
             if function is None:
                 raise ValueError(
                     f"{name}:{old.lineno}: a condition outside of any function; move it into one"
@@ -182,14 +185,22 @@ def _turned(node: ast.expr, decides: bool, loops: bool) -> Iterator[ast.expr]:
         yield ast.Call(ast.Name(_SWAPPED[node.func.id], ast.Load()), node.args, node.keywords)
 
 
+def _left_out(slot: _Slot, node: ast.AST) -> Iterator[ast.Pass]:
+    """A statement without its effect. Without the `return` that is its last, a function ends all the same."""
+    called = isinstance(node, ast.Expr) and not isinstance(node.value, ast.Constant)
+    last = isinstance(slot.parent, Function) and node is slot.parent.body[-1]
+    if called or isinstance(node, _DOES) and not (last and isinstance(node, ast.Return)):
+        yield ast.Pass()
+
+
 def _slots(
     node: ast.AST, owner: str, function: Function | None
 ) -> Iterator[tuple[Function | None, str, _Slot]]:
-    """Every expression, with the outermost function that it stands in, and that function's dotted name."""
+    """Every expression and statement, with the outermost function that it stands in, and its dotted name."""
     for field, value in ast.iter_fields(node):
         children = list(enumerate(value)) if isinstance(value, list) else [(None, value)]
         for position, child in children:
-            if isinstance(child, ast.expr):
+            if isinstance(child, ast.expr) or (function is not None and isinstance(child, ast.stmt)):
                 yield function, owner, _Slot(node, field, position)
             inner, name = function, owner
             if function is None and isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):

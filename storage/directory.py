@@ -38,7 +38,7 @@ class DirectoryBlobs:
         self.root = os.fspath(root)
         self._disk = disk or Disk()
         self._lock = threading.Lock()
-        self._synced: set[tuple[int, int]] = set()
+        self._synced: set[tuple[tuple[str, ...], tuple[int, int]]] = set()
 
     def create(self, key: str, parts: Iterable[bytes | bytearray | memoryview]) -> int:
         *folders, name = check_key(key)
@@ -170,8 +170,8 @@ class DirectoryBlobs:
             attempts -= 1
             fd = self._disk.open_root(self.root)
             try:
-                for name in names:
-                    below = self._step(name, fd, make)
+                for depth in range(len(names)):
+                    below = self._step(tuple(names[: depth + 1]), fd, make)
                     self._disk.close(fd)
                     fd = below
             except FileNotFoundError:
@@ -185,16 +185,16 @@ class DirectoryBlobs:
             else:
                 return fd
 
-    def _step(self, name: str, folder: int, make: bool) -> int:
-        if make:
-            self._disk.make_folder(name, folder)
-        below = self._disk.open_folder(name, folder)
+    def _step(self, path: tuple[str, ...], folder: int, make: bool) -> int:
+        made = make and self._disk.make_folder(path[-1], folder)
+        below = self._disk.open_folder(path[-1], folder)
         if make:
             try:
-                identity = self._disk.identity(below)
+                # A number alone says little: file systems give that of a removed folder to the next one.
+                identity = (path, self._disk.identity(below))
                 with self._lock:
                     known = identity in self._synced
-                if not known:
+                if made or not known:
                     self._disk.sync(folder)
                     with self._lock:
                         self._synced.add(identity)
@@ -218,12 +218,7 @@ class DirectoryBlobs:
     def _below(self, key: str) -> Iterator[str]:
         try:
             with self._folder(key.split("/") if key else [], make=False) as folder:
-                with os.scandir(folder) as found:
-                    entries = sorted(
-                        (entry.name, entry.is_dir(follow_symlinks=False))
-                        for entry in found
-                        if not entry.is_symlink()
-                    )
+                entries = self._disk.entries(folder)
         except FileNotFoundError:
             return
         except OSError as error:

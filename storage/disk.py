@@ -6,7 +6,6 @@ is full. Nothing here decides anything.
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
 import stat
@@ -33,9 +32,13 @@ class Disk:
     def open_folder(self, name: str, folder: int) -> int:
         return os.open(name, _FOLDER, dir_fd=folder)
 
-    def make_folder(self, name: str, folder: int) -> None:
-        with contextlib.suppress(FileExistsError):
+    def make_folder(self, name: str, folder: int) -> bool:
+        """Whether it was not there before."""
+        try:
             os.mkdir(name, dir_fd=folder)
+        except FileExistsError:
+            return False
+        return True
 
     def remove_folder(self, name: str, folder: int) -> None:
         os.rmdir(name, dir_fd=folder)
@@ -55,6 +58,13 @@ class Disk:
 
     def read_into(self, fd: int, target: memoryview, start: int) -> int:
         return os.preadv(fd, [target], start)
+
+    def entries(self, folder: int) -> list[tuple[str, bool]]:
+        """Names in a folder, in order, and whether each is a folder; links are left out."""
+        with os.scandir(folder) as found:
+            return sorted(
+                (entry.name, entry.is_dir(follow_symlinks=False)) for entry in found if not entry.is_symlink()
+            )
 
     def size(self, fd: int) -> int:
         return os.fstat(fd).st_size

@@ -34,9 +34,9 @@ class FaultyDisk(Disk):
     def __init__(self, counter: Counter) -> None:
         self.counter = counter
 
-    def make_folder(self, name: str, folder: int) -> None:
+    def make_folder(self, name: str, folder: int) -> bool:
         self.counter.tick("make folder")
-        super().make_folder(name, folder)
+        return super().make_folder(name, folder)
 
     def open_new(self, name: str, folder: int) -> int:
         self.counter.tick("open new")

@@ -42,9 +42,10 @@ class Tape(Disk):
     def open_new(self, name: str, folder: int) -> int:
         return self._named(super().open_new(name, folder), "new file")
 
-    def make_folder(self, name: str, folder: int) -> None:
-        super().make_folder(name, folder)
+    def make_folder(self, name: str, folder: int) -> bool:
+        made = super().make_folder(name, folder)
         self.calls.append(f"make {self.names[folder]}{name}/")
+        return made
 
     def write(self, fd: int, parts: Sequence[memoryview]) -> int:
         self.calls.append("write")
@@ -94,6 +95,29 @@ def test_a_folder_that_another_process_made_is_synced_once_more(tmp_path: Path) 
     assert [call for call in tape.calls if call.startswith("sync")][:2] == ["sync /", "sync /s/"]
 
 
+class OneNumber(Tape):
+    """A file system that gives the number of what was removed to what is made next, at its worst."""
+
+    def identity(self, fd: int) -> tuple[int, int]:
+        return 0, 0
+
+
+def test_a_folder_with_the_number_of_a_removed_one_is_synced_into_its_parent(tmp_path: Path) -> None:
+    tape = OneNumber()
+    blobs = DirectoryBlobs(tmp_path, tape)
+    blobs.create("s/1/x", [])
+    blobs.create("s/2/x", [])
+    blobs.delete("s/2/x")
+    tape.calls.clear()
+    blobs.create("s/2/x", [])
+    assert "sync /s/" in tape.calls
+    # Made by another process, which may have died before its sync.
+    (tmp_path / "s" / "3").mkdir()
+    tape.calls.clear()
+    blobs.create("s/3/x", [])
+    assert "sync /s/" in tape.calls
+
+
 class Sick(Disk):
     """Fails at one call, once."""
 
@@ -123,9 +147,9 @@ class Sick(Disk):
         self._pain("publish")
         super().publish(name, new_name, folder)
 
-    def make_folder(self, name: str, folder: int) -> None:
+    def make_folder(self, name: str, folder: int) -> bool:
         self._pain("make_folder")
-        super().make_folder(name, folder)
+        return super().make_folder(name, folder)
 
 
 @pytest.mark.parametrize(

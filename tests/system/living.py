@@ -161,6 +161,8 @@ class Program:
             stderr=subprocess.STDOUT,
             text=True,
             env={**os.environ, "PYTHONPATH": path, **environment},
+            # A shell's background job ignores SIGINT, and so would whatever it starts.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         )
         self.lines: list[str] = []
 

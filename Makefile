@@ -9,7 +9,7 @@ CANDIDATES := $(or $(PYTHON),python3 python3.13 python3.12 python3.11 python3.10
 USABLE := import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 10))
 PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check
 
-.PHONY: test test-cluster check demo bench clean test-adoption mutate
+.PHONY: test test-cluster check demo bench clean test-adoption mutate simulate
 .DEFAULT_GOAL := test
 
 test: $(STAMP)
@@ -29,6 +29,11 @@ test-adoption: $(STAMP)
 # Every condition of barrier/ turned round and every statement left out, one at a time: two minutes.
 mutate: $(STAMP)
 	$(BIN)/python -m tests.mutate
+
+# Random schedules of the whole system, simulated: make simulate RUNS=20000
+RUNS := 1500
+simulate: $(STAMP)
+	$(BIN)/python -m tests.simulation.run --runs $(RUNS)
 
 check: $(STAMP)
 	$(BIN)/ruff check .

@@ -1,4 +1,4 @@
-"""The command line: ``cutline demo | bench | checkpoint | savepoint | list | show | stop``.
+"""The command line: ``cutline demo | bench | simulate | checkpoint | savepoint | list | show | stop``.
 
 Reading commands (`list`, `show`) read the storage folder and work with or without a running system; the
 others talk to the running one through its endpoint file. Errors end with status 1 and one line.
@@ -23,6 +23,7 @@ from cutline.storage import Store, open_store
 
 from .client import Client
 from .demo import DemoOptions, run_demo
+from .simulate import run_simulation
 from .trials import Trials, run_trials
 from .trials_report import print_trials, shown_bytes, shown_seconds
 
@@ -265,6 +266,16 @@ def bench(
         print(json.dumps(document))
     else:
         print_trials(document, _console)
+
+
+@app.command()
+@_plainly
+def simulate(
+    seed: Annotated[int, typer.Option(help="Which schedule.")],
+    trace: Annotated[bool, typer.Option("--trace", help="Print what happens, a line each.")] = False,
+) -> None:
+    """Run one simulated schedule of the whole system again (in a source checkout)."""
+    raise typer.Exit(run_simulation(seed, print if trace else None))
 
 
 def main() -> None:

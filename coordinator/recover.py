@@ -48,8 +48,6 @@ KILLS = 5
 DEAD_LETTER_TRIES = 10
 GATHER_SECONDS = 10.0
 AGAIN_AFTER = 1.0
-# Phases in which a participant obeys an order to roll back.
-_ABLE = ("running", "restoring", "restored")
 
 
 class Recoverer:
@@ -73,6 +71,7 @@ class Recoverer:
         # A recovery that the catalog did not let begin is tried again.
         self.again_at: float | None = None
         self.again_for = ""
+        self.last_commit = -1
 
     # -- at start --------------------------------------------------------------------------
 
@@ -142,6 +141,10 @@ class Recoverer:
         if seat is None or c.ended is not None:
             return
         was, pid, how = seat.phase, seat.pid, seat.overdue or event.how
+        if seat.link is not None:
+            # One that is out of reach and declared dead would go on under this name when it comes back.
+            c.say(seat.link, "stop", reason="declared dead: the system goes on without this process")
+            seat.link.close()
         seat.pid, seat.link, seat.launch, seat.beat = 0, None, "", {}
         if was == "starting" and self._died_at_birth(seat, how):
             return
@@ -177,12 +180,10 @@ class Recoverer:
         return record
 
     def _committed_since(self, seat: Seat) -> bool:
-        newest = self.c.committed
-        if getattr(self, "_last_commit", None) != newest:
-            self._last_commit = newest
-            seat.deaths = 1
-            return True
-        return False
+        if self.last_commit == self.c.committed:
+            return False
+        self.last_commit, seat.deaths = self.c.committed, 1
+        return True
 
     def _is_used_up(self, seat: Seat) -> bool:
         """Whether the participant has been lost more often than its option `max_restarts` allows."""
@@ -237,11 +238,8 @@ class Recoverer:
         sender, birth, sequence = doc["key"]
         where = f"{seat.member.name}.{method} raised {doc['text']} (message {sequence} from {sender!r})"
         if policy == "halt":
-            c.halt(
-                f"{where}. Nobody waits for the answer of a tell, so the system halted.",
-                doc["error"],
-                seat.member.name,
-            )
+            text = f"{where}. Nobody waits for the answer of a tell, so the system halted."
+            c.halt(text, doc["error"], seat.member.name)
             return
         key = f"raise:{seat.member.name}:{sender}:{birth}:{sequence}"
         count = c.catalog.count_failure(c.lease, c.lineage, key)
@@ -322,7 +320,8 @@ class Recoverer:
         seat = c.roster.get(member.name)
         if seat is None:
             seat = c.roster.seats[member.name] = self._seat_of(member)
-        if seat.link is not None and (member.name == DRIVER or seat.phase in _ABLE):
+        if seat.link is not None:
+            # Whatever it is doing, even if it was heard of just now: it lives, and has to come along.
             self.order_rollback(seat)
         elif member.name != DRIVER and not c.launcher.alive(seat):
             self._launch(seat)

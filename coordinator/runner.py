@@ -150,14 +150,17 @@ class Coordinator:
     def run(self) -> str:
         """Coordinates until the end; returns why it ended."""
         while self.ended is None:
-            self.step()
+            self.step(self.patience())
         return self.ended
 
-    def step(self) -> None:
-        """One round: events, then what the clock wants."""
+    def patience(self) -> float:
+        """Seconds that may pass without an event before something of our own is due."""
         # With a checkpoint under way only events, or its end, can let another one begin.
         idle = self._may_begin() and not self.open
-        wait = min(TICK, max(SHORTEST, self.trigger.patience(self.now()))) if idle else TICK
+        return min(TICK, max(SHORTEST, self.trigger.patience(self.now()))) if idle else TICK
+
+    def step(self, wait: float) -> None:
+        """One round: events, then what the clock wants."""
         event = self._next(wait)
         while event is not None and self.ended is None:
             self._take(event)
@@ -267,13 +270,8 @@ class Coordinator:
     def refuse(self, ticket: Ticket, error: Exception) -> None:
         """Answers a request with an error."""
         self.service.working.pop(ticket.asked, None)
-        self.say(
-            ticket.link,
-            "reply",
-            number=ticket.number,
-            ok=False,
-            value=pack_error(error, participant="coordinator"),
-        )
+        packed = pack_error(error, participant="coordinator")
+        self.say(ticket.link, "reply", number=ticket.number, ok=False, value=packed)
 
     # -- checkpoints -----------------------------------------------------------------------
 

@@ -175,6 +175,7 @@ class Liaison:
             return
         snapshot = LocalSnapshot.newborn(doc["newest"], [Open(*entry) for entry in doc["undecided"]])
         runner.endpoint = Endpoint(runner.me, runner.setup.run, doc["epoch"], snapshot)
+        runner.peers.epoch = doc["epoch"]
         runner.skips = skips_from(doc)
         runner.go()
 

@@ -1,8 +1,12 @@
 """Who is where: names to members, members to addresses, members to links.
 
 The endpoint thinks in members; connections come and go below it. This is the part of the shell that
-dials, keeps the newest link to each peer, falls back to another one when it breaks, and asks the
-coordinator where a name lives. It decides nothing about messages.
+dials, keeps a link to each peer, falls back to another one when it breaks, and asks the coordinator where a
+name lives. It decides nothing about messages.
+
+A link belongs to an epoch, and both ends say theirs when they greet. A process that was declared dead and
+lives on under its name would otherwise keep the links of its peers, who would send into it for ever while
+its successor waits (RULES 8): so links end with their epoch, and whoever has another one is hung up on.
 """
 
 from __future__ import annotations
@@ -33,6 +37,8 @@ class Peers:
         self.run = run
         self.transport = transport
         self.now = now
+        # -1 until it is known: a newborn may be dialed before it has heard that it is born.
+        self.epoch = -1
         self.members: dict[str, Member] = {me.name: me}
         self.addresses: dict[Member, str] = {}
         self.links: dict[Member, list[Link]] = {}
@@ -42,9 +48,14 @@ class Peers:
         self.ack_at = 0.0
 
     def greeting(self, to: Member | None = None) -> bytes:
-        """What a link says first: who speaks, to whom, in which protocol."""
+        """What a link says first: who speaks, to whom, in which protocol and epoch."""
         return pack_control(
-            "peer", protocol=PROTOCOL, run=self.run, member=list(self.me), to=list(to) if to else None
+            "peer",
+            protocol=PROTOCOL,
+            run=self.run,
+            epoch=self.epoch,
+            member=list(self.me),
+            to=list(to) if to else None,
         )
 
     def link(self, peer: Member) -> Link | None:
@@ -60,6 +71,7 @@ class Peers:
             doc = unpack_control(event.greeting)
             peer = Member(*doc["member"])
             fits = doc["kind"] == "peer" and doc["run"] == self.run and doc["protocol"] == PROTOCOL
+            fits = fits and (doc["epoch"] == self.epoch or -1 in (doc["epoch"], self.epoch))
         except (ValueError, KeyError, TypeError):
             fits = False
         if not fits or (doc["to"] is not None and Member(*doc["to"]) != self.me):
@@ -146,8 +158,14 @@ class Peers:
         self.acks.clear()
         self.ack_at = self.now() + ACK_AFTER
 
-    def new_epoch(self) -> None:
-        """Addresses may have changed; links of survivors go on."""
+    def new_epoch(self, epoch: int) -> None:
+        """Links of the older one end; where everybody is now is asked anew."""
+        self.epoch = epoch
+        for links in self.links.values():
+            for link in links:
+                link.close()
+        self.links.clear()
+        self.dialing.clear()
         self.addresses.clear()
         self.retries.clear()
         self.acks.clear()

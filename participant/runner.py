@@ -196,7 +196,7 @@ class Runner(Sending):
         self.peers.members = {self.me.name: self.me}
         for peer in (*self.endpoint.outgoing, *self.endpoint.incoming):
             self.peers.members[peer.name] = peer
-        self.peers.new_epoch()
+        self.peers.new_epoch(epoch)
         self.liaison.new_epoch()
         self.checkpoint = checkpoint
         self.phase = "restored"
@@ -215,7 +215,7 @@ class Runner(Sending):
         try:
             self.liaison.dial()
             while self.ended is None:
-                self._guarded_step()
+                self.guarded_step(self._patience())
         finally:
             self._unbind()
             self.desk.close()
@@ -226,9 +226,10 @@ class Runner(Sending):
         self._unbind()
         self._unbind = bound_port(self.desk, thread_only=True)
 
-    def _guarded_step(self) -> None:
+    def guarded_step(self, wait: float) -> None:
+        """One round; what raises in it breaks this participant, which says so, and is no error here."""
         try:
-            self.step(self._patience())
+            self.step(wait)
         except Exception as error:
             if self.phase == "broken":
                 raise

@@ -75,7 +75,7 @@ class Shutter:
             "stall_ms": (time.perf_counter() - began) * 1000,
             "changed_bytes": captured.changed_bytes + sum(map(len, sections.values())),
             "state_bytes": captured.state_bytes,
-            "captured_at": time.monotonic(),
+            "captured_at": runner.now(),
             "handled": runner.desk.handled,
             "handlers": runner.desk.handlers,
         }

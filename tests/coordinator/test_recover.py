@@ -102,6 +102,33 @@ def test_a_name_is_nobodys_only_after_the_driver_has_told_of_its_spawns(city: Ci
     assert city.lines["b"].last("resolved")["birth"] is None
 
 
+def test_one_that_is_declared_dead_is_told_so_and_hung_up_on(city: City) -> None:
+    line = city.lines["a"]
+    city.dies("a")
+    assert "stop" in line.kinds() and line.closed
+
+
+def test_one_that_is_heard_of_between_two_attempts_comes_along(
+    city: City, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    after = take_over(city, tmp_path)
+    away = True
+
+    def bump(*facts: Any) -> int:
+        if away:
+            raise StorageError("the catalog is away")
+        return original(*facts)
+
+    original = after.c.catalog.bump_epoch
+    monkeypatch.setattr(after.c.catalog, "bump_epoch", bump)
+    after.pad.living.discard(after.c.roster.seats["a"].launch)
+    after.hello("b", "restored", 0)
+    away = False
+    # Out of step, and only just heard of: nobody has looked at its phase yet.
+    line = after.hello("driver", "restored", 0)
+    assert "roll_back" in line.kinds()
+
+
 def test_who_stands_still_costs_its_process_its_life(city: City) -> None:
     city.dies("a")
     confirm(city, "driver")

@@ -177,15 +177,35 @@ def test_frames_of_an_older_epoch_count_for_nothing(town: Town) -> None:
     town.settle()
     number = town.checkpoint()
     town.roll_back(number)
-    b.step(0.0)
     tell(a, "b", "hear", 2)
     a.feed(Flush())
+    # It hears of the new epoch first, and then finds what the older one has sent.
     b.step(0.0)
     town.settle()
     town.resume(number)
     town.settle()
     assert heard(b) == [1]
     assert b.endpoint is not None and b.endpoint.fenced >= 1
+
+
+def test_one_that_was_declared_dead_and_lives_on_keeps_no_link_of_its_successor(town: Town) -> None:
+    a, zombie = two(town)
+    tell(a, "b", "hear", 1)
+    tell(zombie, "a", "hear", 1)
+    town.settle()
+    number = town.checkpoint()
+    assert peer_links(a)
+    successor = town.replace("b", number)
+    tell(a, "b", "hear", 2)
+    town.settle()
+    assert heard(successor) == [1, 2]
+    # It wakes up, and looks for those it knew.
+    town.runners["b, of before"] = zombie
+    tell(zombie, "a", "hear", 3)
+    town.settle()
+    tell(a, "b", "hear", 4)
+    town.settle()
+    assert heard(successor) == [1, 2, 4] and heard(a) == [1]
 
 
 def test_one_resumes_long_before_the_other(town: Town) -> None:

@@ -15,6 +15,7 @@ from cutline.participant.persist import Persisted, Persister, PersistJob, write
 from cutline.participant.runner import Runner, Setup
 from cutline.participant.transport import LinkUp, PacketIn
 from cutline.participant.transport_local import LocalHub, LocalLink, LocalTransport
+from cutline.storage.image import ImageRef
 from cutline.storage.memory import MemoryBlobs
 
 __all__ = ("Town", "Clock", "RUN")
@@ -220,6 +221,23 @@ class Town:
         self.settle()
         self.resume(checkpoint)
         self.settle()
+
+    def replace(self, name: str, checkpoint: int) -> Runner:
+        """A new process takes the place of one that goes on, unheard; everybody comes to the cut."""
+        zombie = self.runners.pop(name)
+        self.roll_back(checkpoint)
+        setup = Setup("town", RUN, zombie.me, "", {})
+        runner = Runner(
+            setup, self.blobs, lambda: self.mayor, classes=MethodTable(), wall=self.clock, now=self.clock
+        )
+        self._move_in(runner)
+        image = ImageRef.from_doc(self.images[checkpoint][name])
+        runner.be_restored(image, self.epoch, checkpoint, self.newest)
+        runner.liaison.dial()
+        self.settle()
+        self.resume(checkpoint)
+        self.settle()
+        return runner
 
     def close(self) -> None:
         """Lets go of everything."""

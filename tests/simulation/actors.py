@@ -1,0 +1,187 @@
+"""What the simulated participants do: a `Node` keeps a book of every message, the checkers' raw material.
+
+Each message between two nodes has an id that is never given twice, not even when a handler is run again
+after a rollback, so a message of a history that was undone can be told from the one that took its place.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from cutline.participant.handle import Handle
+
+__all__ = ("Node", "Numbers", "BOOKED")
+
+# Methods whose first two arguments are the sender's name and the message's id.
+BOOKED = ("token", "transfer", "stage", "flood", "echo")
+
+
+class Numbers:
+    """Where ids come from. One per process, set to 0 when a schedule begins; no part of any state."""
+
+    last = 0
+    flaky: set[tuple[str, int]] = set()
+
+    @classmethod
+    def fresh(cls) -> int:
+        """An id that was never given before."""
+        cls.last += 1
+        return cls.last
+
+    @classmethod
+    def reset(cls) -> None:
+        """A schedule begins."""
+        cls.last = 0
+        cls.flaky = set()
+
+
+class Node:
+    """One participant. `peers` are handles of all, itself included."""
+
+    def __init__(self, name: str, peers: list[Handle], balance: int, weight: int) -> None:
+        self.name = name
+        self.peers = peers
+        # Those of its birth: a suspended handler is run again with what it read the first time.
+        self.first = tuple(peers)
+        self.balance = balance
+        self.sent: dict[str, list[int]] = {}
+        self.got: dict[str, list[int]] = {}
+        self.inputs: list[int] = []
+        self.line: list[int] = []
+        self.served: list[int] = []
+        self.done: list[int] = []
+        self.heard: list[int] = []
+        self.lot = len(name) * 7919 + sum(map(ord, name))
+        # Something large enough to be a region of its own now and then, so that deltas have parts.
+        self.ballast = bytearray(weight)
+
+    # -- the book --------------------------------------------------------------------------
+
+    def _draw(self, below: int) -> int:
+        self.lot = (self.lot * 6364136223846793005 + 1442695040888963407) % (1 << 64)
+        return (self.lot >> 33) % below
+
+    def _send(self, to: int, method: str, *args: Any, ask: bool = False) -> Any:
+        handle = self.peers[to % len(self.peers)]
+        number = Numbers.fresh()
+        self.sent.setdefault(handle._cutline_name, []).append(number)
+        call = getattr(handle, method)
+        if ask:
+            return call.remote(self.name, number, *args)
+        call.tell(self.name, number, *args)
+        return None
+
+    def _hear(self, sender: str, number: int) -> None:
+        self.got.setdefault(sender, []).append(number)
+        if self.ballast:
+            self.ballast[self._draw(len(self.ballast))] ^= 1
+
+    # -- what the program asks for ---------------------------------------------------------
+
+    def start(self, number: int, activity: str, amount: int) -> int:
+        """An input of the program: so many of something."""
+        self.inputs.append(number)
+        to = self._draw(len(self.peers))
+        if activity == "token":
+            for _ in range(1 + amount % 3):
+                self._send(self._draw(len(self.peers)), "token", amount)
+        elif activity == "transfer":
+            self.balance -= amount
+            self._send(to, "transfer", amount)
+        elif activity == "stage":
+            for k in range(amount):
+                self._send(1, "stage", k)
+        elif activity == "flood":
+            for peer in range(len(self.peers)):
+                self._send(peer, "flood")
+        elif activity == "echo":
+            ref = self._send(to, "echo", number, ask=True)
+            ref.then(self.on_echo, number)
+        return number
+
+    def meet(self, peer: Handle) -> None:
+        """Somebody new."""
+        if all(known != peer for known in self.peers):
+            self.peers = [*self.peers, peer]
+
+    # -- activities ------------------------------------------------------------------------
+
+    def token(self, sender: str, number: int, ttl: int) -> None:
+        """Goes on, sometimes as two."""
+        self._hear(sender, number)
+        if ttl > 0:
+            for _ in range(1 + (self._draw(8) == 0)):
+                self._send(self._draw(len(self.peers)), "token", ttl - 1)
+
+    def transfer(self, sender: str, number: int, amount: int) -> None:
+        """Money comes in; some of it goes on."""
+        self._hear(sender, number)
+        self.balance += amount
+        if self._draw(3) and amount > 1:
+            self.balance -= amount - 1
+            self._send(self._draw(len(self.peers)), "transfer", amount - 1)
+
+    def stage(self, sender: str, number: int, k: int) -> None:
+        """A pipeline: the first node feeds the second, that one the third, and so on to the last."""
+        self._hear(sender, number)
+        self.line.append(k)
+        names = [peer._cutline_name for peer in self.peers]
+        here = names.index(self.name)
+        if 0 < here < len(names) - 1:
+            self._send(here + 1, "stage", k)
+
+    def flood(self, sender: str, number: int) -> None:
+        """One to all, all back to one."""
+        self._hear(sender, number)
+        if sender != self.name and self._draw(2):
+            back = [peer._cutline_name for peer in self.peers].index(sender)
+            self._send(back, "token", 0)
+
+    def echo(self, sender: str, number: int, question: int) -> int:
+        """Answers a question."""
+        self._hear(sender, number)
+        return question
+
+    def on_echo(self, answer: int, question: int) -> None:
+        """The answer came."""
+        assert answer == question
+        self.heard.append(question)
+
+    # -- straight-line handlers ------------------------------------------------------------
+
+    async def shop(self, number: int, hops: int) -> int:
+        """Asks all peers at once, then some one after the other; its own state changes at the end."""
+        me = self.name
+        others = [peer for peer in self.first if peer._cutline_name != me]
+        quotes = await asyncio.gather(*[peer.quote.remote(number) for peer in others])
+        bought = 0
+        for hop in range(hops):
+            best = others[(number + hop) % len(others)]
+            bought += await best.buy.remote(number * 100 + hop)
+        self.done.append(number)
+        assert quotes == [number] * len(others) and bought == hops
+        return number
+
+    def quote(self, number: int) -> int:
+        """A read."""
+        return number
+
+    def buy(self, order: int) -> int:
+        """Something that must happen once."""
+        self.served.append(order)
+        return 1
+
+    # -- handlers that fail ----------------------------------------------------------------
+
+    def flaky(self, number: int) -> None:
+        """Raises the first time; with on_error="retry" the system goes back, and it succeeds."""
+        if (self.name, number) not in Numbers.flaky:
+            Numbers.flaky.add((self.name, number))
+            self.balance += 1_000_000
+            raise ValueError(f"the first try of {number}")
+        self.inputs.append(number)
+
+    def refuse(self, number: int) -> None:
+        """An exception is an answer."""
+        raise LookupError(str(number))

@@ -1,0 +1,277 @@
+"""What must hold of every schedule, seen from outside: books, rows, packets, buffers.
+
+None of this asks the protocol's own checks. A cut is judged by what its images hold, read from the blobs as a
+restore would: for every channel, what one end's book says was sent is what the other's says was heard,
+followed by the messages that lie in either image.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import msgpack
+
+from cutline.barrier import ChannelTable, Frame
+from cutline.barrier.wire import table_from_docs
+from cutline.errors import CutlineError
+from cutline.participant.classes import Classes
+from cutline.participant.control import unpack_control
+from cutline.participant.handle import Handle, Ref
+from cutline.participant.messages import read_frame
+from cutline.participant.restore import restore
+from cutline.storage import CheckpointRow, Lease
+from cutline.storage.image import ImageRef, read_header, read_image
+
+from .actors import BOOKED, Node
+from .world import Violation
+
+if TYPE_CHECKING:
+    from .hosts import Participant
+    from .town import Town
+
+__all__ = ("Checker",)
+
+MAILBOX_SLACK = 8 * 1024 * 1024
+
+
+class Checker:
+    """Watches one town."""
+
+    def __init__(self, town: Town) -> None:
+        self.town = town
+        self.writers: dict[tuple[str, int], int] = {}
+        self.committed: dict[tuple[str, int], CheckpointRow] = {}
+        self.in_flight: list[int] = []
+        self.newest_token = 0
+        # Epochs in which data flowed again.
+        self.resumed: set[tuple[str, int]] = set()
+
+    # -- rows ------------------------------------------------------------------------------
+
+    def row_written(self, lease: Lease, lineage: str, checkpoint: int) -> None:
+        """A coordinator has tried to commit; called when the catalog has answered, or failed to."""
+        town = self.town
+        row = next(
+            (
+                r
+                for r in town.catalog.checkpoints(lease.system, lineage=lineage)
+                if r.checkpoint == checkpoint
+            ),
+            None,
+        )
+        if row is None or (lineage, checkpoint) in self.committed:
+            return
+        if lease.token != self.newest_token:
+            raise Violation(f"lease {lease.token} committed {checkpoint}; the newest is {self.newest_token}")
+        manifest = town.store().read_manifest(row)
+        writer = self.writers.setdefault((lineage, manifest.epoch), lease.token)
+        epoch = town.catalog.epoch(lineage)
+        if epoch != manifest.epoch:
+            raise Violation(f"checkpoint {checkpoint} of epoch {manifest.epoch} committed in epoch {epoch}")
+        if writer != lease.token and manifest.epoch:
+            town.world.hits["an epoch with two coordinators, one after the other"] += 1
+        self.committed[lineage, checkpoint] = row
+        town.world.hits["cut committed"] += 1
+        town.world.note("committed", checkpoint)
+        self.cut(row)
+
+    def cut(self, row: CheckpointRow) -> None:
+        """One committed cut."""
+        town = self.town
+        manifest = town.store().read_manifest(row)
+        nodes: dict[str, Node] = {}
+        tables: dict[str, ChannelTable] = {}
+        waiting: dict[str, Mapping[str, list[bytes]]] = {}
+        births: dict[str, int] = {}
+        for name, member in manifest.images.items():
+            self._parents(row, member.ref)
+            image = read_image(town.store().blobs, member.ref)
+            if image.header["birth"] != member.birth or image.header["checkpoint"] != row.checkpoint:
+                raise Violation(f"cut {row.checkpoint}: the image of {name} is that of {image.header}")
+            births[name] = member.birth
+            section = image.sections
+            tables[name] = table_from_docs(_doc(section["queued_in"]), _doc(section["unreleased_out"]))
+            waiting[name] = _doc(section["unresolved"])
+            instance = restore(
+                image.pieces,
+                image.regions,
+                participant=name,
+                classes=_CLASSES,
+                live=_LIVE,
+                header=image.header,
+            )
+            if isinstance(instance, Node):
+                nodes[name] = instance
+        flying = money = 0
+        for sender in tables:
+            for receiver in tables:
+                state = self._state_of(row, sender, receiver, tables, waiting)
+                flying += len(state)
+                if sender in nodes and receiver in nodes:
+                    self._channel(row, nodes[sender], nodes[receiver], state)
+                money += sum(message[3][2] for message in state if message[2] == "transfer")
+        self.in_flight.append(flying)
+        if flying:
+            town.world.hits["cut with messages in flight"] += 1
+        money += sum(node.balance for node in nodes.values())
+        if money != sum(town.program.balances[name] for name in nodes):
+            raise Violation(f"cut {row.checkpoint}: {money} in all accounts of {sorted(nodes)} and in flight")
+
+    def _parents(self, row: CheckpointRow, ref: ImageRef) -> None:
+        blobs = self.town.store().blobs
+        read_header(blobs, ref)
+        for key in ref.chain:
+            place = key.split("/")
+            if not blobs.size(key):
+                raise Violation(f"cut {row.checkpoint} names {place}, which is empty")
+
+    def _channel(self, row: CheckpointRow, sender: Node, receiver: Node, state: list[list[Any]]) -> None:
+        flying = [message[3][1] for message in state if message[2] in BOOKED]
+        sent = sender.sent.get(receiver.name, [])
+        got = receiver.got.get(sender.name, [])
+        if sent != got + flying:
+            raise Violation(
+                f"cut {row.checkpoint}: {sender.name} sent {receiver.name} {_tail(sent)}; heard are "
+                f"{_tail(got)}, in flight {_tail(flying)}"
+            )
+
+    def _state_of(
+        self,
+        row: CheckpointRow,
+        sender: str,
+        receiver: str,
+        tables: Mapping[str, ChannelTable],
+        waiting: Mapping[str, Mapping[str, list[bytes]]],
+    ) -> list[list[Any]]:
+        """The channel's messages in the cut, both parts joined by number."""
+        found: dict[int, list[Any]] = {}
+        processed = 0
+        frames: list[Frame] = []
+        for peer, part in tables[receiver].incoming.items():
+            if peer.name == sender:
+                processed = max(processed, part.processed)
+                frames += part.frames
+        for peer, out in tables[sender].outgoing.items():
+            if peer.name == receiver:
+                frames += out.frames
+        for frame in frames:
+            for number, messages in enumerate(read_frame(frame.body, 0), frame.first):
+                if number > processed:
+                    found[number] = messages
+        numbers = sorted(found)
+        if numbers != list(range(processed + 1, processed + 1 + len(numbers))):
+            raise Violation(f"cut {row.checkpoint}: {sender} -> {receiver} holds {numbers} after {processed}")
+        rest = [next(iter(read_frame(raw, 0))) for raw in waiting[sender].get(receiver, ())]
+        return [found[number] for number in numbers] + rest
+
+    # -- packets ---------------------------------------------------------------------------
+
+    def said(self, payload: bytes) -> None:
+        """A coordinator says something: is it true?"""
+        doc = unpack_control(payload)
+        town = self.town
+        if doc["kind"] == "settled":
+            lineage = town.lineage
+            fate = town.catalog.fate(lineage, doc["checkpoint"])
+            if (fate == "committed") != doc["committed"] or fate == "begun":
+                said = "committed" if doc["committed"] else "aborted"
+                raise Violation(f"checkpoint {doc['checkpoint']} is announced as {said}; its row says {fate}")
+        elif doc["kind"] == "resume":
+            self.resumed.add((town.lineage, doc["epoch"]))
+            self._all_restored(doc)
+        elif doc["kind"] == "born" and doc["undecided"]:
+            town.world.hits["join in a snapshot"] += 1
+        elif doc["kind"] == "halt":
+            raise Violation(f"the system halted: {doc['text']}")
+
+    def _all_restored(self, doc: Mapping[str, Any]) -> None:
+        epoch = doc["epoch"]
+        for process in self.town.participants():
+            endpoint = process.runner.endpoint
+            coordinator = self.town.coordinator
+            if endpoint is None or coordinator is None or coordinator.coordinator is None:
+                continue
+            if doc["token"] != self.newest_token or coordinator.coordinator.lease.token != doc["token"]:
+                return
+            seat = coordinator.coordinator.roster.get(process.name)
+            if seat is not None and seat.launch == process.launch and seat.phase != "starting":
+                if endpoint.epoch < epoch and process.launch not in self.town.given_up:
+                    raise Violation(f"data flows in epoch {epoch}; {process.name} is in {endpoint.epoch}")
+
+    # -- buffers ---------------------------------------------------------------------------
+
+    def buffers(self, process: Participant) -> None:
+        """After every step of a participant."""
+        endpoint = process.runner.endpoint
+        if endpoint is None:
+            return
+        for channel in endpoint.incoming.values():
+            if channel.peer != endpoint.me and channel.received > channel.processed + 2 * channel.window:
+                raise Violation(f"{process.name} holds {channel.received - channel.processed} messages")
+        if endpoint.queued_bytes > endpoint.mailbox_bytes + MAILBOX_SLACK:
+            raise Violation(f"{process.name} has {endpoint.queued_bytes} bytes in its mailbox")
+        if len(endpoint.snapshot.full) > 16:
+            raise Violation(f"{process.name} knows {len(endpoint.snapshot.full)} undecided checkpoints")
+
+    # -- the end ---------------------------------------------------------------------------
+
+    def readable(self) -> int:
+        """Every cut that is listed can be read to its last byte; returns how many there are."""
+        town = self.town
+        rows = [row for line in town.catalog.lineages("simulated") for row in self._rows(line.lineage)]
+        for row in rows:
+            if row.fate == "committed" and (row.lineage, row.checkpoint) not in self.committed:
+                raise Violation(f"checkpoint {row.checkpoint} became committed, and nobody wrote it")
+            try:
+                self.cut(row)
+            except CutlineError as error:
+                raise Violation(f"cut {row.checkpoint} is listed and not readable: {error}") from error
+        return len(rows)
+
+    def _rows(self, lineage: str) -> list[CheckpointRow]:
+        return list(self.town.catalog.checkpoints("simulated", lineage=lineage, fates=("committed",)))
+
+    def settled_books(self) -> None:
+        """Nothing is under way: what was sent was heard, once and in order; what was asked for was done."""
+        town = self.town
+        nodes: dict[str, Node] = {}
+        for process in town.participants():
+            state: Any = process.runner.instance
+            if isinstance(state, Node):
+                nodes[process.name] = state
+        for sender, a in nodes.items():
+            for receiver, b in nodes.items():
+                sent, got = a.sent.get(receiver, []), b.got.get(sender, [])
+                if sent != got:
+                    raise Violation(
+                        f"at rest: {sender} sent {receiver} {_tail(sent)}; heard are {_tail(got)}"
+                    )
+        total = sum(node.balance for node in nodes.values())
+        if total != sum(town.program.balances[name] for name in nodes):
+            raise Violation(f"at rest: {total} in all accounts")
+        town.program.check(nodes)
+
+
+def _doc(raw: bytes) -> Any:
+    return msgpack.unpackb(raw, strict_map_key=False)
+
+
+def _tail(ids: list[int]) -> str:
+    return str(ids) if len(ids) < 12 else f"[... {', '.join(map(str, ids[-10:]))}] ({len(ids)})"
+
+
+def _live() -> dict[str, Any]:
+    from cutline.participant.handle import live_loaders
+
+    return dict(
+        live_loaders(
+            lambda name, class_name: Handle(name, class_name, _NOBODY),
+            lambda owner, number, target, method: Ref(owner, number, target, method, _NOBODY),
+        )
+    )
+
+
+_NOBODY: Any = None
+_CLASSES = Classes()
+_LIVE = _live()

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 
-import cutline
 from cutline.errors import Misuse
 
 __all__ = ("run_simulation",)
@@ -19,7 +18,7 @@ def run_simulation(seed: int, trace: Callable[[str], None] | None) -> int:
     Raises:
         Misuse: this is not a source checkout.
     """
-    root = Path(cutline.__file__).resolve().parents[1]
+    root = Path(__file__).resolve().parents[1]
     if not (root / "tests" / "simulation" / "schedule.py").is_file():
         raise Misuse(
             "the simulator is part of the source, not of the installed package: clone the project, "

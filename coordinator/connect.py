@@ -59,7 +59,7 @@ def connect(
         )
     client = _client(folder, name)
     try:
-        doc = client.request("connect", timeout, pid=os.getpid(), program=describe_program())
+        doc = client.request("connect", timeout, pid=os.getpid(), path=describe_program()["path"])
         # The request's connection is what keeps others out until the driver's stands.
         told = told_by_environment(folder, doc["spec"]["settings"]["interval"])
         return System(doc["spec"], folder, quiet, told, running=doc, patience=timeout)

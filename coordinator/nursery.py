@@ -18,6 +18,7 @@ from cutline.barrier import Member
 from cutline.errors import DuplicateName, SpawnFailed
 from cutline.participant.driver import DRIVER
 from cutline.participant.messages import pack_error, unpack_error
+from cutline.participant.program import take_main
 
 from .roster import Seat, SpawnId
 from .settings import TAKING_PART
@@ -104,7 +105,7 @@ class Nursery:
         c.roster.seats[name] = seat
         self.births[seat.member] = spawn
         if record.get("main"):
-            c.launcher.program["main"] = record["main"]
+            take_main(c.launcher.program, record["main"])
         try:
             c.launcher.start(seat, "born", c.now(), args=record["args"])
         except SpawnFailed as error:

@@ -29,6 +29,7 @@ from cutline.errors import DriverConnected, Misuse, StoreInUse, SystemHalted
 from cutline.participant.driver import DRIVER
 from cutline.participant.leaving import RESTS
 from cutline.participant.processes import process_alive
+from cutline.participant.program import inherit
 from cutline.participant.transport import Link
 from cutline.storage import MemberImage
 
@@ -39,7 +40,7 @@ from .trigger import Wanted
 if TYPE_CHECKING:
     from .runner import Coordinator
 
-__all__ = ("ARRIVED", "Parting", "merged_programs")
+__all__ = ("ARRIVED", "Parting")
 
 # The reason of a recovery that lets a driver in.
 ARRIVED = "another program has connected"
@@ -242,9 +243,8 @@ class Parting:
         seat.launch = secrets.token_hex(6)
         self.coming = _Coming(link, int(doc["pid"]))
         c.recoverer.keep(seat)
-        program = merged_programs(c.launcher.program, doc["program"])
-        c.launcher.program.update(program)
-        self.spec["program"] = program
+        inherit(c.launcher.program, doc["path"])
+        self.spec["program"] = c.launcher.program
         value = {"spec": self.spec, "launch": seat.launch, "lineage": c.lineage, "pid": os.getpid()}
         c.reply(ticket, {**value, "committed": c.committed, "damaged": c.damage})
 
@@ -296,9 +296,3 @@ class Parting:
         if self.welcome is not None and c.halted is None and c.ended is None:
             c.recoverer.recover(ARRIVED)
 
-
-def merged_programs(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
-    """What participants need of two programs: where both have a class of one name, that of the new one."""
-    before = [main for main in [*old.get("before", ()), old["main"]] if main and main != new["main"]]
-    path = [*new["path"], *(entry for entry in old["path"] if entry not in new["path"])]
-    return {**old, "main": new["main"], "before": before, "path": path}

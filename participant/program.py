@@ -20,7 +20,7 @@ import cloudpickle
 from .actor import underlying
 from .transient import Transient
 
-__all__ = ("describe_program", "install_program")
+__all__ = ("describe_program", "inherit", "install_program", "take_main")
 
 _SKIPPED = ("__builtins__", "__annotations__", "__spec__", "__loader__", "__cached__")
 
@@ -82,6 +82,19 @@ def _travels(value: Any) -> bool:
     return True
 
 
+def inherit(program: dict[str, Any], path: list[str]) -> None:
+    """Another program takes up a system: its modules are found too, its script's classes come beside."""
+    program["path"] = [*program["path"], *(entry for entry in path if entry not in program["path"])]
+    program["inherited"] = True
+
+
+def take_main(program: dict[str, Any], main: bytes) -> None:
+    """The classes of the driver's script, as they are now; those of another program before it are kept."""
+    if program.pop("inherited", False) and main != program["main"]:
+        program["before"] = [*program.get("before", ()), program["main"]]
+    program["main"] = main
+
+
 def install_program(doc: Mapping[str, Any]) -> None:
     """Makes the program's classes findable in this process.
 
@@ -91,7 +104,7 @@ def install_program(doc: Mapping[str, Any]) -> None:
     for entry in doc["path"]:
         if entry not in sys.path:
             sys.path.append(entry)
-    # Of a system that several programs have driven, the newest last: where names meet, its classes count.
+    # Where names of several programs meet, the newest one's classes count.
     for main in (*doc.get("before", ()), doc["main"]):
         if main:
             vars(sys.modules["__main__"]).update(cloudpickle.loads(main))

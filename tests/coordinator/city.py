@@ -164,8 +164,16 @@ class City:
         self.c.post(Ended(seat.launch, "ended by SIGKILL"))
         self.step()
 
-    def prepare(self, checkpoint: int, *names: str) -> None:
-        """Participants have their images durable."""
+    def call_on(self, name: str, what: str, **fields: Any) -> Line:
+        """Another program connects as `name` and asks for something."""
+        line = self.lines[name] = Line()
+        self.c.post(LinkUp(line, pack_control("client", protocol=PROTOCOL), None))
+        self.step()
+        self.say(name, "request", number=1, what=what, **fields)
+        return line
+
+    def prepare(self, checkpoint: int, *names: str, **more: Any) -> None:
+        """Participants have their images durable; `more`: facts of each."""
         for name in names:
             seat = self.c.roster.get(name)
             assert seat is not None
@@ -180,7 +188,7 @@ class City:
                 parent=None,
             )
             facts = dict.fromkeys(("changed_bytes", "state_bytes", "stall_ms", "handled", "handlers"), 0)
-            facts.update(written_bytes=ref.size, captured_at=int(self.clock()))
+            facts.update(written_bytes=ref.size, captured_at=int(self.clock()), **more)
             claims: dict[str, Any] = {"incoming": [], "outgoing": []}
             self.say(name, "prepared", checkpoint=checkpoint, claims=claims, image=ref.to_doc(), facts=facts)
 

@@ -126,10 +126,12 @@ class Town:
         runner.liaison.dial()
         return runner
 
-    def add_driver(self, folder: Path, run: str = RUN) -> DriverRunner:
+    def add_driver(
+        self, folder: Path, run: str = RUN, kind: type[DriverRunner] = DriverRunner
+    ) -> DriverRunner:
         """The driver's runner, with a log in `folder`."""
         setup = Setup("town", run, Member("driver", 0), "", {})
-        runner = DriverRunner(
+        runner = kind(
             setup, self.blobs, lambda: self.mayor, classes=MethodTable(), wall=self.clock, now=self.clock
         )
         runner.log = IngressLog(folder / f"{run}.log")

@@ -113,10 +113,12 @@ class Host:
     orders: list[Any] = field(default_factory=list)
     persisting: list[int] = field(default_factory=list)
     slack: dict[Member, int] = field(default_factory=dict)
+    # It captures, and does nothing else.
+    resting: bool = False
 
     @property
     def works(self) -> bool:
-        return self.flowing and not self.dead
+        return self.flowing and not self.dead and not self.resting
 
     def snapshot(self) -> LocalSnapshot:
         assert self.endpoint is not None

@@ -37,6 +37,7 @@ __all__ = (
 MARK = "CUTLINE_TEST_RUN"
 ROOT = Path(__file__).resolve().parents[2]
 T = TypeVar("T")
+P = TypeVar("P", bound="Program")
 
 
 def until(found: Callable[[], T], what: str, timeout: float = 20.0) -> T:
@@ -191,7 +192,7 @@ class Program:
         """A signal to the program alone."""
         self.process.send_signal(number)
 
-    def __enter__(self) -> Program:
+    def __enter__(self: P) -> P:
         return self
 
     def __exit__(self, *_exception: object) -> None:

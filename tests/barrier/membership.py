@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from cutline.barrier import LocalSnapshot, Member, actions, commit, recovery, wire
@@ -21,6 +21,8 @@ class Membership(Oracle):
     newest = 0
     newest_committed = 0
     floor = 0
+    # Who had left by the cut that everybody went back to last: what `Resume` says.
+    left_then: Mapping[Member, Departed] = {}
     manifests: list[int]
     rows: list[commit.Decide]
     confirmed: list[recovery.Confirmed]
@@ -86,7 +88,7 @@ class Membership(Oracle):
 
     def taken(self, member: Member, sender: Member) -> int:
         """How many messages of `sender` one that left has taken, as far as the coordinator knows."""
-        end = self.commit.departed.get(member)
+        end = self.commit.departed.get(member) or self.left_then.get(member)
         into = end.claims.incoming.get(sender) if end is not None else None
         return into.processed if into is not None else 0
 
@@ -171,7 +173,8 @@ class Membership(Oracle):
             self.hosts[member] = host
         for host in old.values():
             self.retire(host)
-        self.commit.handle(commit.WentBack(self.departed_at[checkpoint]))
+        self.left_then = self.departed_at[checkpoint]
+        self.commit.handle(commit.WentBack(self.left_then))
         self.recovering(recovery.Begin(self.epoch, checkpoint, tuple(self.hosts)))
 
     def retire(self, host: Host | None) -> None:
@@ -207,7 +210,7 @@ class Membership(Oracle):
                 self.confirmed.append(recovery.Confirmed(host.member, order.epoch))
         elif isinstance(order, recovery.Resume):
             if host.epoch == order.epoch and not host.flowing:
-                for member in self.commit.departed:
+                for member in self.left_then:
                     self.part(host, member, self.taken(member, host.member))
                 self.resume(host)
         else:

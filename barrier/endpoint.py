@@ -184,6 +184,10 @@ class Endpoint:
         """Bytes kept for receivers that have not released them."""
         return sum(sender.backlog_bytes for sender in self.outgoing.values())
 
+    def is_gone(self, peer: Member) -> bool:
+        """Whether that peer is known to have left."""
+        return peer in self._gone
+
     def pending_dials(self) -> list[Member]:
         """Peers that something waits for and that have no link."""
         return [peer for peer, end in self.outgoing.items() if not end.linked and (end.frames or end.pending)]

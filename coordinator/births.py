@@ -74,6 +74,10 @@ class Births:
         if up is None and name in self._runner.spawning:
             # The log's record of it is being replayed, and may fail as it did the first time.
             self._runner.spawning[name].exception()
+        if name not in self._runner.known_names and up is not None and up.done():
+            # It has left: the name is free.
+            up = None
+            self._claimed.discard(name)
         if name in self._runner.known_names or (up is not None and name not in self._failed):
             if name in self._claimed and not self._port.in_loop and not options.get("get_if_exists"):
                 raise DuplicateName(

@@ -40,7 +40,7 @@ class Committer:
         facts = {member.name: dict(report["facts"]) for member, report in action.reports.items()}
         entry.summary = {
             "participants": len(images),
-            "in_flight_messages": in_flight(action.claims),
+            "in_flight_messages": in_flight(action.claims, action.departed),
             "changed_bytes": sum(fact["changed_bytes"] for fact in facts.values()),
             "written_bytes": sum(fact["written_bytes"] for fact in facts.values()),
             "state_bytes": sum(fact["state_bytes"] for fact in facts.values()),
@@ -74,6 +74,7 @@ class Committer:
                     for seat in c.roster
                     if seat.member.name in images
                 },
+                "departed": c.departures.to_doc(action.departed),
             },
         )
         return ManifestDurable(checkpoint)

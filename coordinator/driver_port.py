@@ -11,11 +11,12 @@ import logging
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any, TypeVar
 
-from cutline.errors import AnswerForgotten, Misuse, ReplayMismatch
+from cutline.errors import AnswerForgotten, Misuse, ParticipantLeft, ReplayMismatch
+from cutline.participant.desk import LEAVE
 from cutline.participant.driver import DriverRunner
 from cutline.participant.handle import CallOptions, Handle, Ref, live_loaders, make_ref
 from cutline.participant.late import Gates, late_call
@@ -130,6 +131,17 @@ class DriverPort:
         """Submits a message that wants no answer."""
         self._call("tell", target, method, args, kwargs, options, None)
 
+    def stop(self, name: str, is_gone: Callable[[], bool], timeout: float | None) -> None:
+        """Has a participant leave; `is_gone` waits for it. See `System.stop_participant`."""
+        if name == self.name:
+            raise Misuse("the driver's participant is this program; system.stop() ends the system")
+        order = self.ask(name, LEAVE, (), {}, CallOptions())
+        # It may leave already, by itself.
+        with suppress(ParticipantLeft):
+            self.result(order, timeout, False)
+        while not is_gone():
+            self.check()
+
     def create(
         self, kind: type, name: str | None, options: Mapping[str, Any], args: Any, kwargs: Any
     ) -> Handle:
@@ -151,7 +163,6 @@ class DriverPort:
         If the cut has it already (the body of a loop is run again), the number is negative.
         """
         self.check()
-        self.births.check(target)
         late = late_call(args, kwargs)
         body = self._loop()
         # What is logged is logged as bytes.
@@ -163,6 +174,7 @@ class DriverPort:
         place, known = self._place(body, target, method, said)
         if known is not None:
             return -known
+        self.births.check(target)
         number = self.number()
         if answer is not None:
             if not options.durable:

@@ -40,7 +40,7 @@ class _Asked(NamedTuple):
 class _Doubt:
     """A name that may be nobody's: who wants to know, and from whom an answer is outstanding."""
 
-    askers: list[Seat] = field(default_factory=list)
+    askers: list[tuple[Seat, list[int]]] = field(default_factory=list)
     waiting: dict[Member, None] = field(default_factory=dict)
 
 
@@ -83,6 +83,10 @@ class Nursery:
         if not c.flowing:
             # A coordinator that took over hears it again before it knows whether data flows.
             self.put_off[spawn] = _Asked(spawner, doc)
+        elif (gone := c.departures.born_and_left(spawn)) is not None:
+            # It lived and left before its spawner heard of its birth.
+            self._answer(spawn, Seat(gone, record["class_name"], record["options"]), None)
+            c.departures.tell_spawner(spawner, gone)
         elif present is None:
             self._start(spawn, name, record)
         elif present.phase != "running":
@@ -148,8 +152,8 @@ class Nursery:
 
     # -- names ---------------------------------------------------------------------------------
 
-    def resolve(self, seat: Seat, name: str) -> None:
-        """A participant asks who has a name."""
+    def resolve(self, seat: Seat, name: str, births: list[int]) -> None:
+        """A participant asks who has a name; it has channels with these incarnations of it."""
         c = self.c
         if self._is_nobodys(name):
             doubt = self.doubts.get(name)
@@ -159,30 +163,38 @@ class Nursery:
                     if other.phase == "running":
                         doubt.waiting[other.member] = None
                         c.say(other.link, "spawning", name=name)
-            if seat not in doubt.askers:
-                doubt.askers.append(seat)
+            if (seat, births) not in doubt.askers:
+                doubt.askers.append((seat, births))
             return
-        self._tell(seat, name)
+        self._tell(seat, name, births)
 
     def _is_nobodys(self, name: str) -> bool:
         """Whether nothing is known here of such a name, nor can be expected to."""
-        coming = not self.spawns_known or not self.c.flowing
-        coming = coming or any(asked.doc["name"] == name for asked in self.put_off.values())
-        return self.c.roster.get(name) is None and not coming
+        return self.c.roster.get(name) is None and not self._is_coming(name)
 
-    def _tell(self, seat: Seat, name: str) -> None:
+    def _is_coming(self, name: str) -> bool:
+        """Whether somebody of that name may be about to be born."""
+        if not self.spawns_known or not self.c.flowing:
+            return self.c.roster.get(name) is None
+        return any(asked.doc["name"] == name for asked in self.put_off.values())
+
+    def _tell(self, seat: Seat, name: str, births: list[int]) -> None:
         c = self.c
         found = c.roster.get(name)
-        if found.phase not in TAKING_PART if found is not None else not self._is_nobodys(name):
+        leaves = found is not None and (found.leaving or found.phase == "departed")
+        if self._is_coming(name) or (found is not None and found.phase not in (*TAKING_PART, "departed")):
             # It is on its way; the asker asks again when it hears nothing.
             c.say(seat.link, "wait", name=name)
             return
+        there = None if leaves else found
         c.say(
             seat.link,
             "resolved",
             name=name,
-            birth=found.member.birth if found is not None else None,
-            address=found.address if found is not None else "",
+            birth=there.member.birth if there is not None else None,
+            address=there.address if there is not None else "",
+            gone=c.departures.gone(seat.member, name, births),
+            left=leaves or c.departures.knows(name),
             **c.view(),
         )
 
@@ -194,8 +206,8 @@ class Nursery:
         doubt.waiting.pop(seat.member, None)
         if not doubt.waiting:
             del self.doubts[name]
-            for asker in doubt.askers:
-                self._tell(asker, name)
+            for asker, births in doubt.askers:
+                self._tell(asker, name, births)
 
     def reconnected(self, seat: Seat) -> None:
         """What a participant was asked may have been lost with its link."""

@@ -36,6 +36,7 @@ from cutline.storage import CheckpointRow, Manifest, MemberImage
 
 from .launch import Ended
 from .roster import Seat, spawn_of
+from .undone import undone
 
 if TYPE_CHECKING:
     from .runner import Coordinator
@@ -80,7 +81,7 @@ class Recoverer:
         c = self.c
         c.nursery.spawns_known = False
         self._decide_leftovers("the coordinator was lost before the row")
-        for name, (birth, doc) in c.catalog.members(c.lineage).items():
+        for name, (birth, doc) in c.departures.take_over(c.catalog.members(c.lineage)).items():
             seat = c.roster.seats[name] = Seat.from_doc(name, birth, doc)
             seat.phase = "lost"
             if name != DRIVER:
@@ -146,6 +147,10 @@ class Recoverer:
             c.say(seat.link, "stop", reason="declared dead: the system goes on without this process")
             seat.link.close()
         seat.pid, seat.link, seat.launch, seat.beat = 0, None, "", {}
+        if was == "departed":
+            seat.phase = was
+            c.departures.ended(seat)
+            return
         if was == "starting" and self._died_at_birth(seat, how):
             return
         seat.phase = "lost"
@@ -294,6 +299,7 @@ class Recoverer:
         self.floor = max(c.newest, row.checkpoint, max((r.checkpoint for r in c._rows()), default=0))
         c.newest = self.floor
         self.images = dict(self.manifest.images)
+        c.departures.went_back(self.manifest.channels.get("departed", []))
         for seat in c.roster:
             image = self.images.get(seat.member.name)
             if image is None or image.birth != seat.member.birth:
@@ -409,7 +415,8 @@ class Recoverer:
                 self.keep(seat)
                 skips = self.skips_of(seat)
                 roster = classes if seat.member.name == DRIVER else {}
-                c.say(seat.link, "resume", checkpoint=action.checkpoint, roster=roster, skips=skips)
+                about = {"roster": roster, "skips": skips, "left": c.departures.all_for(seat.member)}
+                c.say(seat.link, "resume", checkpoint=action.checkpoint, **about)
         c.imaged = set(action.roster)
         c.trigger.last_begin = c.now()
         c.mover.resumed()
@@ -421,7 +428,7 @@ class Recoverer:
 
     def _tell_of(self, checkpoint: int) -> None:
         c = self.c
-        messages, reruns = self._undone()
+        messages, reruns = undone(self.row, self.gone, c.roster)
         lost = [cause["name"] for cause in self.causes]
         c.notice(
             "recovered",
@@ -437,20 +444,6 @@ class Recoverer:
         )
         self.causes, self.gone = [], []
         self.deep = False
-
-    def _undone(self) -> tuple[int, int]:
-        """Messages and handlers behind the cut: of those that are gone, and of those that stand still."""
-        handled = self.row.summary.get("handled", {})
-        handlers = self.row.summary.get("handlers", {})
-        records = list(self.gone)
-        for seat in self.c.roster:
-            record = read_flight(Path(seat.flight)) if seat.flight else None
-            if record is not None:
-                records.append((seat.member.name, record))
-        # One that died before it had taken the cut's state shows less than the cut.
-        messages = sum(max(0, record.handled - handled.get(name, 0)) for name, record in records)
-        reruns = sum(max(0, record.handlers - handlers.get(name, 0)) for name, record in records)
-        return messages, reruns
 
     # -- the clock -------------------------------------------------------------------------
 

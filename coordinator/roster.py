@@ -46,6 +46,9 @@ class Seat:
     overdue: str = ""
     node: str = ""
     spawn: SpawnId | None = None
+    # Whether it handles nothing more and is about to depart; told messages that it did not handle.
+    leaving: bool = False
+    unhandled: int = 0
 
     def to_doc(self) -> dict[str, Any]:
         """What the catalog keeps, so that a new coordinator finds the process again."""

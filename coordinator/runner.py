@@ -20,8 +20,10 @@ from cutline.barrier import Member
 from cutline.barrier.commit import (
     Announce,
     Begun,
+    Bury,
     Complained,
     Decide,
+    Forget,
     GiveUp,
     GlobalCommit,
     Prepare,
@@ -41,7 +43,7 @@ from cutline.storage.catalog import CheckpointRow, Fate
 from .launch import Draining, Ended, Launcher
 from .roster import Roster
 from .settings import TAKING_PART, OpenCheckpoint, Settings, Ticket
-from .trigger import Start, Trigger
+from .trigger import Start, Trigger, usual_pause
 
 __all__ = ("Coordinator", "Settings", "Ticket")
 
@@ -51,6 +53,8 @@ REPEAT_AFTER = 1.0
 # Seconds that a beat may be behind what it tells of: it comes once a second and counts whole ones.
 BEAT_SLACK = 2.0
 SHORTEST = 0.005
+# What participants say that is about who there is.
+SERVICES = ("resolve", "spawn", "spawns_told", "told_of_spawns", "undelivered", "leaving", "departed")
 
 
 def _unproved(_claims: Any, _departed: Any) -> list[str]:
@@ -72,6 +76,7 @@ class Coordinator:
     ) -> None:
         # These parts of the shell need the whole of it.
         from .committer import Committer
+        from .departures import Departures
         from .moving import Mover
         from .nursery import Nursery
         from .parting import Parting
@@ -92,7 +97,8 @@ class Coordinator:
             # The check would refuse such a cut; the demo shows what it protects from.
             self.commit.prove = _unproved
         self.recovery = Recovery(self.catalog.epoch(lineage))
-        self.trigger = Trigger(settings.interval, settings.min_pause, settings.full_every)
+        pause = usual_pause(settings.interval) if settings.min_pause is None else settings.min_pause
+        self.trigger = Trigger(settings.interval, pause, settings.full_every)
         self.open: dict[int, OpenCheckpoint] = {}
         line = next(each for each in self.catalog.lineages(settings.system) if each.lineage == lineage)
         # Ids are never reused; rows of old aborted ones may be gone.
@@ -116,6 +122,7 @@ class Coordinator:
         self.recoverer = Recoverer(self)
         self.service = Service(self)
         self.nursery = Nursery(self)
+        self.departures = Departures(self)
         self.committer = Committer(self)
         self.mover = Mover(self)
         self.parting = Parting(self)
@@ -192,6 +199,7 @@ class Coordinator:
             self._repeat_initiate()
         self.recoverer.tick()
         self.nursery.tick()
+        self.departures.tick()
         self.parting.tick()
         self.begin_due()
 
@@ -241,7 +249,7 @@ class Coordinator:
             self.recoverer.restore_failed(seat, doc)
         elif kind == "failed":
             self.recoverer.handler_failed(seat, doc)
-        elif kind in ("resolve", "spawn", "spawns_told", "told_of_spawns", "undelivered"):
+        elif kind in SERVICES:
             self.service.handle(seat, kind, doc)
 
     # -- packets ---------------------------------------------------------------------------
@@ -336,6 +344,8 @@ class Coordinator:
                     pending += self.commit.handle(outcome)
             elif isinstance(action, Announce):
                 self._announce(action)
+            elif isinstance(action, (Bury, Forget)):
+                self.departures.performed(action)
 
     def _initiate(self) -> None:
         for seat in self.roster:
@@ -346,7 +356,7 @@ class Coordinator:
         for checkpoint, _full in self.commit.undecided:
             for member in self.commit.waiting_for(checkpoint):
                 seat = self.roster.get(member.name)
-                if seat is not None and seat.phase == "running":
+                if seat is not None and seat.phase in ("running", "departed"):
                     self.say(seat.link, "initiate", **self.view())
 
     def _announce(self, action: Announce) -> None:
@@ -435,6 +445,7 @@ class Coordinator:
                 self.refuse(ticket.ticket, SystemHalted(self.halted["text"]))
             self.trigger.queue.clear()
             self.mover.halted(self.halted["text"])
+            self.departures.halted(self.halted["text"])
         for seat in self.roster:
             self.say(seat.link, "halt", **self.halted)
 

@@ -83,9 +83,11 @@ class Service:
         elif phase == "running" and doc["epoch"] == c.epoch:
             if seat.member.name == DRIVER:
                 c.parting.still_here()
-            seat.phase = "running"
+            if seat.phase != "departed":
+                seat.phase = "running"
             c.say(seat.link, "initiate", **c.view())
             c.nursery.reconnected(seat)
+            c.departures.reconnected(seat)
         else:
             c.recoverer.recover(f"{seat.member.name} is out of step")
 
@@ -124,11 +126,15 @@ class Service:
         """A participant asks for a name, or for a new participant, or says what it has asked for."""
         nursery = self.c.nursery
         if kind == "resolve":
-            nursery.resolve(seat, doc["name"])
+            nursery.resolve(seat, doc["name"], doc["births"])
         elif kind == "spawns_told":
             nursery.spawns_known = True
         elif kind == "told_of_spawns":
             nursery.told_of_spawns(seat, doc["name"])
+        elif kind == "leaving":
+            self.c.departures.leaving(seat, doc)
+        elif kind == "departed":
+            self.c.departures.departed(seat, doc)
         elif kind == "undelivered":
             self.c.notice("undelivered", sender=seat.member.name, name=doc["name"], method=doc["method"])
         else:
@@ -153,6 +159,8 @@ class Service:
                 self._checkpoint(ticket, doc.get("label") if what == "savepoint" else None)
             elif what == "status":
                 c.reply(ticket, self.status())
+            elif what == "await_left":
+                c.departures.wait(doc["name"], ticket)
             elif what == "drain":
                 c.mover.drain(doc["node"], ticket)
             elif what == "leave":

@@ -24,7 +24,8 @@ class Settings:
 
     system: str
     interval: float | None = 5.0
-    min_pause: float = 0.0
+    # None: as `trigger.usual_pause` has it.
+    min_pause: float | None = None
     full_every: int = 10
     keep: int = 10
     checkpoint_timeout: float = 60.0

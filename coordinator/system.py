@@ -56,7 +56,7 @@ def start(
     *,
     name: str = "default",
     interval: float | None = 5.0,
-    min_pause: float = 0.0,
+    min_pause: float | None = None,
     full_every: int = 10,
     keep: int = 10,
     checkpoint_timeout: float = 60.0,
@@ -80,7 +80,7 @@ def start(
         storage: the folder that checkpoints are kept in; made if it is not there.
         name: the system's name; several systems can share a folder.
         interval: seconds from the beginning of one checkpoint to the next; None: only when asked.
-        min_pause: seconds of rest after a checkpoint has ended, failed ones too.
+        min_pause: least seconds from the end of one to the next periodic one; None: interval / 2, at most 1.
         full_every: every how manyth checkpoint writes everything.
         keep: how many checkpoints are kept; savepoints are kept until they are deleted.
         checkpoint_timeout: seconds after which a checkpoint is given up; time inside a handler does not
@@ -264,6 +264,24 @@ class System:
     def handle(self, name: str) -> Handle:
         """A handle by name, also of a participant that is spawned later (cyclic wiring)."""
         return Handle(name, self._runner.known_names.get(name, ""), self._port)
+
+    def stop_participant(self, participant: Handle | str, timeout: float | None = None) -> None:
+        """Has a participant leave, and returns when it is gone and its name is free.
+
+        What this program has sent to it before is handled before; who asks it later is answered with
+        `ParticipantLeft`. The order to leave is logged, like a call. Participants leave by themselves with
+        `cutline.leave()`.
+
+        Args:
+            timeout: seconds; TimeoutError after them, and it leaves all the same.
+
+        Raises:
+            UnknownParticipant: nobody has that name.
+            RolledBack: the system went back to a checkpoint before it had left. The order is logged: it will
+                leave again.
+        """
+        name = participant if isinstance(participant, str) else participant._cutline_name
+        self._port.stop(name, lambda: bool(self._request("await_left", timeout, name=name)["gone"]), timeout)
 
     # -- the driver's own position ---------------------------------------------------------
 

@@ -40,6 +40,8 @@ def lines_about(doc: Mapping[str, Any]) -> Iterator[str]:
         yield f"checkpoint {doc['checkpoint']} was aborted: {doc['reason']}"
     elif what == "spawn_failed":
         yield f"{doc['spawner']} spawned {doc['name']}, which did not come up: {doc['text']}"
+    elif what == "left" and doc["unhandled"]:
+        yield f"{doc['name']} has left; {doc['unhandled']} messages that it was told are dead letters"
     elif what == "undelivered":
         yield f"{doc['sender']} told {doc['name']}.{doc['method']}, nobody's name: a dead letter"
     elif what in ("catalog_unreachable", "sweep_failed"):

@@ -1,7 +1,8 @@
 """When to begin a checkpoint, and of which kind: a pure decision, clock passed in.
 
-* Periodic ones every `interval` seconds after the last one ended, never sooner than `min_pause` after the
-  end of any (a failed one too: RULES 2, CASES SCH-1).
+* Periodic ones every `interval` seconds, counted from the beginning of the last one, and never sooner than
+  `min_pause` after the end of any, a failed one too: where checkpoints take longer than the interval, or the
+  store is full, the system still works for a while between two. Requests do not wait for that.
 * At most `most_open` undecided at once. A request that finds no place waits; requests for a plain
   checkpoint that wait together are answered by one.
 * A savepoint is always full and always its own. Otherwise every `full_every`-th is full; an aborted full
@@ -13,7 +14,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-__all__ = ("Trigger", "Wanted", "Start")
+__all__ = ("Trigger", "Wanted", "Start", "usual_pause", "LONGEST_PAUSE")
+
+LONGEST_PAUSE = 1.0
+
+
+def usual_pause(interval: float | None) -> float:
+    """The pause between periodic checkpoints, in seconds, unless another one is asked for."""
+    return 0.0 if interval is None else min(interval / 2, LONGEST_PAUSE)
 
 
 class Wanted(NamedTuple):

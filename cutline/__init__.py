@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from cutline.coordinator.system import start as start
     from cutline.participant.actor import actor as actor
     from cutline.participant.actor import wrap as wrap
+    from cutline.participant.departing import leave as leave
     from cutline.participant.handle import Handle as Handle
     from cutline.participant.handle import Ref as Ref
     from cutline.participant.handle import me as me
@@ -36,6 +37,7 @@ _HOME = {
     "connect": "cutline.coordinator.connect",
     "errors": "cutline.errors",
     "get": "cutline.coordinator.answers",
+    "leave": "cutline.participant.departing",
     "me": "cutline.participant.handle",
     "spawn": "cutline.participant.spawning",
     "start": "cutline.coordinator.system",

@@ -39,6 +39,7 @@ Classes are cut by what the reader of the error would do next::
     └── SystemFault
         ├── SpawnFailed              a participant did not come up
         ├── ParticipantFailed        a handler raised where nobody hears it
+        ├── ParticipantLeft          it has left the system and handles nothing more
         ├── SystemHalted             the system stopped handling messages; the cuts stay usable
         ├── SystemStopped            the system was stopped
         ├── CheckpointAborted        a checkpoint that was asked for did not commit
@@ -90,6 +91,7 @@ __all__ = (
     "SystemFault",
     "SpawnFailed",
     "ParticipantFailed",
+    "ParticipantLeft",
     "SystemHalted",
     "SystemStopped",
     "CheckpointAborted",
@@ -262,6 +264,10 @@ class SpawnFailed(SystemFault):
 
 class ParticipantFailed(SystemFault):
     """A handler raised where nobody hears it."""
+
+
+class ParticipantLeft(SystemFault):
+    """A participant that has left the system was asked; it handles nothing more."""
 
 
 class SystemHalted(SystemFault):

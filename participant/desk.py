@@ -50,7 +50,10 @@ from .messages import (
 from .spawning import check_name, packer, record_of
 from .suspended import HandlerRaised, Suspended
 
-__all__ = ("Desk", "HandlerRaised", "EXPORTED_ANSWERS", "DEAD_LETTERS")
+__all__ = ("Desk", "HandlerRaised", "EXPORTED_ANSWERS", "DEAD_LETTERS", "LEAVE")
+
+# The method by which a driver asks a participant to leave; no user's method is called so.
+LEAVE = "@leave"
 
 EXPORTED_ANSWERS = 10_000
 DEAD_LETTERS = 1_000
@@ -78,6 +81,9 @@ class Desk(Suspended):
         # Spawns are among it, in their place.
         self.out: list[tuple[str | Member, Any]] = []
         self.has_spawned = False
+        # Whether the participant leaves: nothing more is handled. Its runner hears of it at once.
+        self.leaving = False
+        self.on_leave: Callable[[], None] = lambda: None
         # Which cluster options of newborns can name places of.
         self.cluster = ""
         self.handled = 0
@@ -156,6 +162,8 @@ class Desk(Suspended):
 
     def method_of(self, method: str) -> tuple[Any, bool]:
         known = self._methods.get(method)
+        if known is None and method == LEAVE:
+            return self.leave, False
         if known is None:
             bound = None if method.startswith("__") else getattr(self.instance, method, None)
             if not callable(bound):
@@ -301,6 +309,23 @@ class Desk(Suspended):
             self.has_spawned = True
             self.out.append((name, Spawn(number, name, record)))
         return Handle(name, record["class_name"], self)
+
+    def leave(self) -> None:
+        """The participant leaves when the step is over; see `cutline.leave`."""
+        self.leaving = True
+        self.on_leave()
+
+    def end_all(self, error: bytes) -> None:
+        """Ends what is suspended, and the waiting of others for answers that would come here."""
+        for call in list(self.calls.values()):
+            self.drop(call)
+            if call.question and call.sender is not None:
+                self.out.append((call.sender, encode_answer(call.question, False, error)))
+        for ask in self.asks.values():
+            for waiter in ask[2]:
+                if waiter[0] == "peer":
+                    self.out.append((Member(waiter[1], waiter[2]), encode_answer(waiter[3], False, error)))
+        self.asks.clear()
 
     def _name_for(self, kind: type) -> str:
         """A name that no other newborn of this participant has; the same one in a re-run."""

@@ -24,6 +24,7 @@ def desk_to_doc(desk: Desk) -> dict[str, Any]:
     parcels = desk.parcels.to_doc() if desk.parcels is not None else []
     return {
         **({"parcels": parcels} if parcels else {}),
+        **({"leaving": True} if desk.leaving else {}),
         "handled": desk.handled,
         "handlers": desk.handlers,
         "next_number": desk.next_number,
@@ -41,6 +42,7 @@ def load_desk(desk: Desk, doc: dict[str, Any]) -> None:
     """Takes back what an image holds; `rerun` then brings the suspended handlers to where they stood."""
     if "parcels" in doc:
         desk.parcels.load(doc["parcels"])
+    desk.leaving = doc.get("leaving", False)
     desk.handled = doc["handled"]
     desk.handlers = doc["handlers"]
     desk.next_number = doc["next_number"]

@@ -427,6 +427,8 @@ class DriverRunner(Runner):
         elif kind == "notice":
             if doc["what"] == "born":
                 self.known_names = {**self.known_names, doc["name"]: doc["class_name"]}
+            elif doc["what"] == "left":
+                self.known_names = {n: each for n, each in self.known_names.items() if n != doc["name"]}
             self.notice(doc)
         else:
             super().other_order(doc)

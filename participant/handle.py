@@ -29,6 +29,7 @@ __all__ = (
     "current_port",
     "make_ref",
     "me",
+    "own_port",
 )
 
 T = TypeVar("T")
@@ -132,13 +133,19 @@ def current_port() -> Port:
     return port
 
 
+def own_port() -> Port | None:
+    """The port of the participant whose handler runs in this thread."""
+    port: Port | None = getattr(_threads, "port", None)
+    return port
+
+
 def me() -> Handle:
     """A handle to the participant whose handler runs.
 
     Raises:
         OutsideHandler: no handler runs in this thread.
     """
-    port: Port | None = getattr(_threads, "port", None)
+    port = own_port()
     if port is None:
         raise OutsideHandler("cutline.me() names the participant whose handler runs; no handler runs here")
     return Handle(port.name, port.class_name, port)

@@ -52,8 +52,8 @@ def cluster_name() -> str:
 def refuse_exit() -> None:
     """Stands in for `ray.actor.exit_actor` in a participant's process."""
     raise Misuse(
-        "exit_actor() in a participant: it would leave while others still count on it, and every later "
-        "checkpoint would lack it. Participants end with their system. Return from the handler instead."
+        "exit_actor() in a participant: it would be gone while others still count on it, and what is under "
+        "way would be lost. Call cutline.leave() and return from the handler instead."
     )
 
 

@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 from cutline.barrier import Endpoint, LocalSnapshot, Member, Open, Spawn
 from cutline.barrier.actions import Report
-from cutline.barrier.events import CoordinatorOpened, Initiated, Settled, SpawnAnswered, Told
+from cutline.barrier.events import CoordinatorOpened, Gone, Initiated, Settled, SpawnAnswered, Told
 from cutline.barrier.wire import PROTOCOL, claims_to_doc
 from cutline.errors import UnknownParticipant
 from cutline.storage.image import ImageRef
 
 from .control import pack_control, unpack_control
+from .departing import left_error
 from .failures import skips_from
 from .messages import pack_error
 from .transport import Link, LinkUp
@@ -50,6 +51,8 @@ class Liaison:
         self.requests: dict[object, bytes] = {}
         # Who did not come up, and why: what is still sent there is answered with it.
         self.failed_births: dict[str, bytes] = {}
+        # Names that something was told to in vain; false once the coordinator knows.
+        self.undelivered: dict[str, bool] = {}
         self._steps: dict[str, Callable[[dict[str, Any]], None]] = {
             "born": self._born,
             "initiate": self.learn,
@@ -58,6 +61,8 @@ class Liaison:
             "resume": self._resume,
             "resolved": self._told,
             "spawned": self._told,
+            "left": self._told,
+            "leaving": self._leaving,
             "spawning": self._spawning,
             "wait": self._wait,
             "halt": self._halt,
@@ -110,6 +115,8 @@ class Liaison:
                 self.resolve(name)
             for peer in runner.endpoint.pending_dials():
                 runner.dial(peer)
+            if runner.desk.leaving:
+                runner.departing.tell_peers(again=True)
         if runner.failure is not None:
             self.say("failed", **runner.failure)
         for packet in self.requests.values():
@@ -217,6 +224,8 @@ class Liaison:
             return
         runner.skips = skips_from(doc)
         runner.go()
+        for name, birth, last in doc["left"]:
+            self._left(Member(name, birth), last)
         runner.resumed(doc)
 
     def _halt(self, doc: dict[str, Any]) -> None:
@@ -231,6 +240,7 @@ class Liaison:
     def new_epoch(self) -> None:
         """Answers to questions of the older epoch count no more."""
         self.asked.clear()
+        self.undelivered.clear()
         self.waiting.clear()
         self.requests = {key: packet for key, packet in self.requests.items() if not isinstance(key, tuple)}
 
@@ -238,7 +248,10 @@ class Liaison:
         """Asks where `name` lives, once at a time; of an own newborn it is told anyway."""
         if name not in self.asked and not self.is_spawning(name):
             self.asked[name] = self.runner.now()
-            self.say("resolve", name=name)
+            endpoint = self.runner.endpoint
+            known = {**endpoint.incoming, **endpoint.outgoing} if endpoint is not None else {}
+            births = [peer.birth for peer in known if peer.name == name and peer != self.runner.me]
+            self.say("resolve", name=name, births=births)
 
     def _wait(self, doc: dict[str, Any]) -> None:
         """The name is known and its participant not up yet."""
@@ -257,9 +270,14 @@ class Liaison:
         if doc["kind"] == "spawned":
             self._heed_spawned(doc)
             return
+        if doc["kind"] == "left":
+            self._left(Member(doc["name"], doc["birth"]), doc["last"])
+            return
         self.asked.pop(doc["name"], None)
+        for birth, last in doc["gone"]:
+            self._left(Member(doc["name"], birth), last)
         if doc.get("birth") is None:
-            self.unknown(doc["name"])
+            self.unknown(doc["name"], left=doc["left"])
         else:
             self._found(Member(doc["name"], doc["birth"]), doc["address"])
 
@@ -267,11 +285,26 @@ class Liaison:
         runner = self.runner
         assert runner.endpoint is not None
         runner.peers.addresses[member] = address
+        self.undelivered.pop(member.name, None)
         runner.release_waiting(member.name, member)
         if member in runner.endpoint.pending_dials():
             runner.dial(member)
 
-    def unknown(self, name: str) -> None:
+    def _leaving(self, doc: dict[str, Any]) -> None:
+        """What is sent to that name from now on is for whoever has it then."""
+        members = self.runner.peers.members
+        if members.get(doc["name"]) == Member(doc["name"], doc["birth"]):
+            del members[doc["name"]]
+
+    def _left(self, peer: Member, last: int) -> None:
+        """Somebody is gone, having handled that many of our messages."""
+        runner = self.runner
+        if runner.peers.members.get(peer.name) == peer:
+            del runner.peers.members[peer.name]
+        runner.peers.forget(peer)
+        runner.feed(Gone(peer, last))
+
+    def unknown(self, name: str, *, left: bool = False) -> None:
         """Nobody of that name: who asked gets an error for an answer; what was told is a dead letter."""
         runner = self.runner
         error = UnknownParticipant(
@@ -279,7 +312,8 @@ class Liaison:
             "spawn it before its handle is used",
             participant=name,
         )
-        packed = self.failed_births.get(name) or pack_error(error, participant=runner.me.name)
+        packed = left_error(name) if left else pack_error(error, participant=runner.me.name)
+        packed = self.failed_births.get(name) or packed
         runner.undeliverable(name, runner.unresolved.pop(name, []), packed)
 
     # -- newborns ------------------------------------------------------------------------------

@@ -246,11 +246,13 @@ class Parcels:
         """Forgets what is released, and what was passed over."""
         for token, sent in list(self.out.items()):
             channel = endpoint.outgoing.get(sent.peer) if sent.peer is not None else None
-            if channel is not None and channel.released >= sent.last:
+            gone = sent.peer is not None and endpoint.is_gone(sent.peer)
+            if gone or (channel is not None and channel.released >= sent.last):
                 del self.out[token]
         for token, come in list(self.waiting.items()):
             source = endpoint.incoming.get(come.peer) if come.peer is not None else None
-            if source is not None and source.processed >= come.last:
+            over = come.peer is not None and source is None and endpoint.is_gone(come.peer)
+            if over or (source is not None and source.processed >= come.last):
                 del self.waiting[token]
 
     def to_doc(self) -> list[list[Any]]:

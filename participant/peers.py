@@ -158,6 +158,11 @@ class Peers:
         self.acks.clear()
         self.ack_at = self.now() + ACK_AFTER
 
+    def forget(self, peer: Member) -> None:
+        """A peer is gone for good."""
+        for table in (self.addresses, self.dialing, self.retries, self.acks):
+            table.pop(peer, None)
+
     def new_epoch(self, epoch: int) -> None:
         """Links of the older one end; where everybody is now is asked anew."""
         self.epoch = epoch

@@ -87,6 +87,10 @@ class RayRunner(Parcelling):
         self.late: dict[str, deque[tuple[str | Member, bytes | LateMessage]]] = {}
         super()._new_desk(instance)
 
+    @property
+    def is_waiting(self) -> bool:
+        return bool(self.late) or super().is_waiting
+
     def release(self, out: list[tuple[str | Member, Any]]) -> None:
         if self.late or any(type(message) is LateMessage for _, message in out):
             free: list[tuple[str | Member, bytes]] = []

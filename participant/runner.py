@@ -28,6 +28,7 @@ from cutline.barrier.actions import (
     AskBirth,
     Capture,
     Complain,
+    Depart,
     Dial,
     EndpointAction,
     Heed,
@@ -36,6 +37,7 @@ from cutline.barrier.actions import (
     SendFrame,
     SendMarker,
     Settle,
+    Undelivered,
 )
 from cutline.barrier.events import AtBoundary, EndpointEvent, Flush, LinkOpened
 from cutline.barrier.wire import pack_ack, pack_frame, pack_marker, unpack
@@ -45,6 +47,7 @@ from cutline.storage.image import ImageRef, read_image
 from . import failures
 from .capture import check_capturable
 from .classes import quicken
+from .departing import Departing, left_error
 from .desk import Desk, HandlerRaised
 from .flight import Flight
 from .handle import bound_port
@@ -145,11 +148,17 @@ class Runner(Sending):
             fingerprint=self.purity.fingerprint,
             now=self.wall,
         )
+        self.desk.on_leave = self._leave_soon
+        self.departing = Departing(self)
         self.skips = {}
         self.open_frame = None
         self.tainted = False
         self.failure = None
         self.leaving.clear()
+
+    def _leave_soon(self) -> None:
+        # The run of messages ends after the one in hand.
+        self.called = True
 
     def _methods_of(self, class_name: str) -> frozenset[str] | None:
         return self.classes.methods_of(class_name)
@@ -379,6 +388,9 @@ class Runner(Sending):
 
     def _work(self, endpoint: Endpoint) -> None:
         """Handles messages of the oldest frame until something else wants attention."""
+        if self.desk.leaving:
+            self.departing.work()
+            return
         channel = endpoint.head
         if channel is None or self.now() >= self.timers_at:
             # Between messages too: a mailbox that never empties must not hold up a timeout.
@@ -468,6 +480,10 @@ class Runner(Sending):
                 self.ask_birth(action.spawn)
             elif isinstance(action, Heed) and not self.tainted:
                 self.liaison.heed(action.word)
+            elif isinstance(action, Undelivered):
+                self.undeliverable(action.peer.name, action.bodies, left_error(action.peer.name))
+            elif isinstance(action, Depart):
+                self.departing.depart(action)
 
     def _stamp(self, peer: Member) -> Stamp:
         assert self.endpoint is not None

@@ -51,6 +51,11 @@ class Sending:
         if self.desk.out and not self.tainted:
             self._release()
 
+    @property
+    def is_waiting(self) -> bool:
+        """Whether something that was sent waits here for what it needs to leave."""
+        return bool(self.unresolved)
+
     def _release(self) -> None:
         self.release(self.desk.out)
 
@@ -106,6 +111,9 @@ class Sending:
                     self.local_answer(number, error)
                 elif kind == TELL:
                     self.desk.dead_letters.append([*self.me, 0, kind, f"{name}.{detail}"])
-                    self.liaison.say("undelivered", name=name, method=detail)
+                    if self.liaison.undelivered.setdefault(name, True):
+                        # Said once, until somebody has the name: it may go on for long.
+                        self.liaison.undelivered[name] = False
+                        self.liaison.say("undelivered", name=name, method=detail)
                 if self.tainted:
                     return

@@ -121,6 +121,8 @@ class City:
         self.pad = Launchpad(folder)
         self.c.attach(cast(Transport, None), self.pad)
         self.lines: dict[str, Line] = {}
+        # What participants say of their channels; nothing unless it is here.
+        self.claims: dict[str, dict[str, Any]] = {}
 
     def step(self, seconds: float = 0.0) -> None:
         """Time passes; everything posted is taken."""
@@ -189,7 +191,7 @@ class City:
             )
             facts = dict.fromkeys(("changed_bytes", "state_bytes", "stall_ms", "handled", "handlers"), 0)
             facts.update(written_bytes=ref.size, captured_at=int(self.clock()), **more)
-            claims: dict[str, Any] = {"incoming": [], "outgoing": []}
+            claims: dict[str, Any] = self.claims.get(name, {"incoming": [], "outgoing": []})
             self.say(name, "prepared", checkpoint=checkpoint, claims=claims, image=ref.to_doc(), facts=facts)
 
     def open_for_business(self, *names: str) -> None:

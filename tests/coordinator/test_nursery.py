@@ -118,19 +118,19 @@ def test_a_cut_says_which_spawn_somebody_came_from(city: City, store: Store) -> 
 
 
 def test_a_name_may_be_asked_for_before_its_spawn_has_come(city: City) -> None:
-    city.say("b", "resolve", name="kid")
+    city.say("b", "resolve", name="kid", births=[])
     city.spawn("kid", "a", 7)
     for name in ("a", "b", "driver"):
         city.say(name, "told_of_spawns", name="kid")
     kinds = city.lines["b"].kinds()
     assert kinds[-1] == "wait" and "resolved" not in kinds
     city.hello("kid", "born")
-    city.say("b", "resolve", name="kid")
+    city.say("b", "resolve", name="kid", births=[])
     assert city.lines["b"].last("resolved")["birth"] is not None
 
 
 def test_who_was_asked_of_a_name_over_a_link_that_broke_is_asked_again(city: City) -> None:
-    city.say("b", "resolve", name="kid")
+    city.say("b", "resolve", name="kid", births=[])
     city.say("b", "told_of_spawns", name="kid")
     city.say("driver", "told_of_spawns", name="kid")
     city.hang_up("a")

@@ -170,12 +170,12 @@ def test_a_participant_that_is_lost_comes_back_without_the_driver(city: City) ->
     city.hello("a", "restored", city.c.epoch)
     assert city.c.flowing and city.c.roster.seats["driver"].phase == "parked"
     # Nobody else can be expected: it had heard of all that it spawned.
-    city.say("b", "resolve", name="nobody")
+    city.say("b", "resolve", name="nobody", births=[])
     for name in ("a", "b"):
         city.say(name, "told_of_spawns", name="nobody")
     assert city.lines["b"].last("resolved")["birth"] is None
     # Whoever has an answer for it waits until it dials.
-    city.say("b", "resolve", name="driver")
+    city.say("b", "resolve", name="driver", births=[])
     assert (city.lines["b"].last("resolved")["birth"], city.lines["b"].last("resolved")["address"]) == (0, "")
     city.call_on("command line", "checkpoint")
     city.prepare(city.c.newest, "a", "b")

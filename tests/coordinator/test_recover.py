@@ -91,10 +91,10 @@ def test_a_name_is_nobodys_only_after_the_driver_has_told_of_its_spawns(city: Ci
     city.dies("a")
     confirm(city, "b", "driver")
     city.hello("a", "restored", city.c.epoch)
-    city.say("b", "resolve", name="late")
+    city.say("b", "resolve", name="late", births=[])
     assert city.lines["b"].kinds()[-1] == "wait"
     city.say("driver", "spawns_told")
-    city.say("b", "resolve", name="late")
+    city.say("b", "resolve", name="late", births=[])
     for name in ("a", "b", "driver"):
         assert city.lines[name].last("spawning")["name"] == "late"
         assert "resolved" not in [doc["kind"] for doc in city.lines["b"].heard]
@@ -217,7 +217,7 @@ def test_what_is_said_while_it_gathers_counts(city: City, tmp_path: Path) -> Non
     after.hello("driver", "running", epoch)
     after.spawn("late")
     after.hello("a", "running", epoch)
-    after.say("a", "resolve", name="late")
+    after.say("a", "resolve", name="late", births=[])
     assert after.lines["a"].kinds()[-1] == "wait"
     after.hello("b", "running", epoch)
     after.step()

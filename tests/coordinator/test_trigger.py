@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cutline.coordinator.trigger import Start, Trigger, Wanted
+from cutline.coordinator.trigger import Start, Trigger, Wanted, usual_pause
 
 
 def test_periodic_ones_come_every_interval_and_rest_after_any_end() -> None:
@@ -17,6 +17,17 @@ def test_periodic_ones_come_every_interval_and_rest_after_any_end() -> None:
     assert trigger.next_start(12.0, 0) == Start(False, None, ())
     trigger.ended(12.5, False, False)
     assert trigger.next_start(17.0, 0) == Start(False, None, ())
+
+
+def test_who_asks_does_not_wait_for_the_pause() -> None:
+    trigger = Trigger(5.0, min_pause=3.0)
+    trigger.ended(9.0, True, True)
+    trigger.want(Wanted("a", None))
+    assert trigger.next_start(9.1, 0) == Start(False, None, ("a",))
+
+
+def test_the_usual_pause_is_half_of_the_interval_and_no_more_than_a_second() -> None:
+    assert [usual_pause(interval) for interval in (None, 0.1, 2.0, 5.0)] == [0.0, 0.05, 1.0, 1.0]
 
 
 def test_without_an_interval_only_requests_begin_one() -> None:

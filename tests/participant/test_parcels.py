@@ -53,7 +53,7 @@ def endpoint(processed: int = 0, released: int = 0) -> Any:
     """As much of an endpoint as parcels look at."""
     incoming = {ME: SimpleNamespace(processed=processed)}
     outgoing = {PEER: SimpleNamespace(released=released)}
-    return SimpleNamespace(epoch=3, incoming=incoming, outgoing=outgoing)
+    return SimpleNamespace(epoch=3, incoming=incoming, outgoing=outgoing, is_gone=lambda _peer: False)
 
 
 def made(parcels: Parcels, value: Any, *, compared: bool = False) -> Any:
@@ -168,6 +168,22 @@ def test_released_and_handled_ones_are_forgotten() -> None:
     assert not here.out and not there.waiting
     # What comes again after that is a double.
     assert there.arrived(packet, PEER, "run", endpoint(processed=1)) and not there.waiting
+
+
+def test_those_of_peers_that_have_left_are_forgotten() -> None:
+    shelf = Shelf()
+    here, there = Parcels(1000, shelf), Parcels(1000, shelf)
+    _body, (packet,) = sent(here, np.arange(10_000))
+    there.arrived(packet, PEER, "run", endpoint())
+    left = endpoint()
+    left.incoming, left.outgoing = {}, {}
+    here.sweep(left)
+    there.sweep(left)
+    assert here.out and there.waiting
+    left.is_gone = lambda peer: peer in (ME, PEER)
+    here.sweep(left)
+    there.sweep(left)
+    assert not here.out and not there.waiting
 
 
 def test_parcels_of_others_are_not_taken() -> None:

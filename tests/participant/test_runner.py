@@ -213,13 +213,13 @@ def test_one_resumes_long_before_the_other(town: Town) -> None:
     number = town.checkpoint()
     town.roll_back(number)
     town.settle()
-    town.say("a", "resume", checkpoint=number, roster=[], skips=[])
+    town.say("a", "resume", checkpoint=number, roster={}, skips=[], left=[])
     for _ in range(5):
         a.step(0.0)
     tell(a, "b", "hear", 1)
     town.settle()
     assert heard(b) == []
-    town.say("b", "resume", checkpoint=number, roster=[], skips=[])
+    town.say("b", "resume", checkpoint=number, roster={}, skips=[], left=[])
     town.settle()
     assert heard(b) == [1]
 

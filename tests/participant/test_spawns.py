@@ -83,6 +83,12 @@ def answer(town: Town, name: str, birth: int = 9, error: bytes | None = None) ->
     town.settle()
 
 
+def nobody(town: Town, name: str) -> None:
+    """The coordinator says that a name is nobody's."""
+    fields: dict[str, Any] = {"birth": None, "address": "", "gone": [], "left": False}
+    town.say("maker", "resolved", name=name, **fields, **town.view())
+
+
 def test_what_is_sent_to_a_newborn_waits_until_it_is_up(town: Town) -> None:
     maker = maker_of(town)
     tell(maker, "maker", "make", "kid", 4)
@@ -188,13 +194,13 @@ def test_a_tell_to_nobody_is_a_dead_letter_and_an_ask_an_error(town: Town) -> No
     instance.other = Handle("ghost", "", maker.desk)
     tell(maker, "maker", "pass_on", 1)
     town.settle()
-    town.say("maker", "resolved", name="ghost", birth=None, address="", **town.view())
+    nobody(town, "ghost")
     town.settle()
     assert not maker.tainted and [entry[-1] for entry in maker.desk.dead_letters] == ["ghost.hear"]
     ref = maker.desk.ask("ghost", "hear", (1,), {}, Handle("ghost").hear._options)
     maker._release()
     town.settle()
-    town.say("maker", "resolved", name="ghost", birth=None, address="", **town.view())
+    nobody(town, "ghost")
     town.settle()
     ok, packed = maker.desk.answers[ref.number]
     assert not ok

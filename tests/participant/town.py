@@ -63,6 +63,8 @@ class Town:
         self.epoch, self.token, self.newest, self.committed = 0, 1, 0, 0
         self.undecided: list[list[Any]] = []
         self.mayor = ""
+        # Who has left: name, birth, and how many messages of everybody's they took.
+        self.left: list[list[Any]] = []
         self.new_coordinator()
 
     # -- the coordinator -------------------------------------------------------------------
@@ -92,7 +94,7 @@ class Town:
             if doc["kind"] == "resolve" and doc["name"] in self.runners:
                 runner = self.runners[doc["name"]]
                 where = {"name": doc["name"], "birth": runner.me.birth, "address": runner.address}
-                self.say(name, "resolved", **where, **self.view())
+                self.say(name, "resolved", gone=[], left=False, **where, **self.view())
 
     def view(self) -> dict[str, Any]:
         """What the coordinator lists in most of its packets."""
@@ -215,7 +217,7 @@ class Town:
         """Lets data flow again."""
         for name in self.runners:
             roster = dict.fromkeys(self.images[checkpoint], "")
-            self.say(name, "resume", checkpoint=checkpoint, roster=roster, skips=[])
+            self.say(name, "resume", checkpoint=checkpoint, roster=roster, skips=[], left=self.left)
 
     def recover(self, checkpoint: int) -> None:
         """A whole recovery."""

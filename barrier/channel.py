@@ -178,7 +178,7 @@ class Outgoing:
 
     def after(self, last: int) -> list[bytes]:
         """The bodies of what a peer that left after handling the messages up to `last` has not taken."""
-        if last < self.released or (last and last > self.sent):
+        if last < self.released or last > self.sent:
             raise ChannelBroken(
                 f"{self.peer.name} left after message {last} of a channel that sent {self.sent} and was "
                 f"released up to {self.released}"

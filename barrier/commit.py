@@ -218,10 +218,10 @@ class GlobalCommit:
             self._open[event.checkpoint] = _Deciding(state.roster, state.full, state.unnamed)
             return [Decide(event.checkpoint, True, "")]
         if isinstance(event, RowDecided):
+            # A cut with a smaller id was captured before, and may speak of them still.
+            settled = event.committed and event.checkpoint == min(self._open)
             del self._open[event.checkpoint]
             said = Announce(event.checkpoint, event.committed, event.reason, state.roster)
-            # A cut with a smaller id was captured before, and may speak of them still.
-            settled = event.committed and not any(n < event.checkpoint for n in self._open)
             unnamed = state.unnamed if settled and isinstance(state, _Deciding) else ()
             return [said, *self._bury(), *self._forget(unnamed)]
         if isinstance(event, Complained):

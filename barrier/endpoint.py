@@ -452,7 +452,8 @@ class Endpoint:
         """Whether all was handled, all that was sent is released, and every checkpoint known here decided."""
         if self.order or self.spawns or self.snapshot.full or self._words:
             return False
-        return not any(end.pending or end.released < end.sent for end in self.outgoing.values())
+        # Asked after a flush: what is pending then waits behind frames that are not released either.
+        return not any(end.released < end.sent for end in self.outgoing.values())
 
     def _final(self) -> ChannelTable:
         """How the channels end; at any later capture they would be the same."""

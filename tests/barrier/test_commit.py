@@ -278,6 +278,22 @@ def test_who_is_in_a_roster_ends_when_that_is_decided(committed: bool) -> None:
     assert Bury(C) not in commit.handle(Leaves(D, LEFT))
 
 
+def test_who_is_in_no_open_roster_may_end_though_a_checkpoint_is_open() -> None:
+    commit = GlobalCommit()
+    commit.handle(Begun(1, False, (A,), 9.0))
+    assert commit.handle(Leaves(C, LEFT)) == [Bury(C)]
+
+
+def test_who_had_left_before_a_rollback_is_there_again_and_does_not_end() -> None:
+    commit = GlobalCommit()
+    commit.handle(Begun(1, False, (A, C), 9.0))
+    commit.handle(Leaves(C, LEFT))
+    commit.handle(Leaves(D, LEFT))
+    assert commit.handle(WentBack({D: LEFT})) == []
+    assert commit.departed == {D: LEFT}
+    assert decided(commit, 1, False) == [Announce(1, False, "", (A, C))]
+
+
 def test_the_last_claims_stand_for_who_has_left() -> None:
     commit = GlobalCommit()
     commit.handle(Leaves(C, LEFT))
@@ -332,6 +348,14 @@ def test_nobody_is_forgotten_while_an_older_checkpoint_is_open() -> None:
         commit.handle(Begun(number, False, (B,), 9.0))
     assert committed(commit, 2) == [Announce(2, True, "", (B,))]
     assert commit.departed == {C: LEFT}
+    assert committed(commit, 1) == [Announce(1, True, "", (B,)), Forget(C)]
+
+
+def test_a_newer_checkpoint_that_is_open_keeps_nobody_in_memory() -> None:
+    commit = GlobalCommit()
+    commit.handle(Leaves(C, LEFT))
+    for number in (1, 2):
+        commit.handle(Begun(number, False, (B,), 9.0))
     assert committed(commit, 1) == [Announce(1, True, "", (B,)), Forget(C)]
 
 

@@ -3,7 +3,8 @@
 A child replaces the code of one function and runs the tests, the fastest first, until one fails. Only tests
 that call the function are run (a first child without a mutant finds out which call what): the others cannot
 tell the difference. No import and no collection is repeated, so that most mutants take some hundredths of a
-second. A child that never ends is ended by its own CPU time, so that a busy machine kills no mutant.
+second. A child that never ends is ended by its own CPU time (a multiple of what its tests took without a
+mutant), so that a busy machine kills no mutant.
 """
 
 from __future__ import annotations
@@ -16,9 +17,10 @@ import signal
 import sys
 import tempfile
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from math import ceil
 from pathlib import Path
 from types import FrameType, FunctionType
 from typing import Any, NamedTuple
@@ -30,7 +32,8 @@ from .mutants import Mutant, functions_of, modules_of, mutants_of
 __all__ = ("Session", "Verdict")
 
 MEMORY = 1 << 30
-CPU_SECONDS = 20
+# What a mutant's child may use beyond three times what its tests took.
+CPU_SECONDS = 15
 
 
 class Verdict(NamedTuple):
@@ -54,6 +57,7 @@ class _Running(NamedTuple):
     mutant: Mutant
     out: Path
     tests: int
+    most: int
 
 
 class Session:
@@ -128,9 +132,11 @@ class Session:
         if whole.failed:
             return f"a test fails without any mutant: {whole.failed}"
         callers: dict[str, list[pytest.Item]] = defaultdict(list)
-        for k in sorted(range(len(items)), key=whole.seconds.__getitem__):
+        cost: Counter[str] = Counter()
+        for seconds, k in sorted(zip(whole.seconds, range(len(items)), strict=True)):
             for key in whole.calls[k]:
                 callers[key].append(items[k])
+                cost[key] += ceil(3000 * seconds)
         lost = [key for _, key in mutants if key not in functions]
         if lost:
             return f"{lost[0]} has conditions and is not to be found in the loaded module"
@@ -140,8 +146,9 @@ class Session:
             if trouble:
                 break
             out, tests = folder / str(number), callers[key]
-            pid = self._fork(tests, out, (functions[key], mutant), {})
-            self._running[pid] = _Running(number, mutant, out, len(tests))
+            most = CPU_SECONDS + cost[key] // 1000
+            pid = self._fork(tests, out, (functions[key], mutant), {}, most)
+            self._running[pid] = _Running(number, mutant, out, len(tests), most)
         while self._running:
             trouble = self._reap() or trouble
         return trouble
@@ -154,7 +161,7 @@ class Session:
         endless = os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGXCPU
         if found is None and not endless:
             return f"{child.mutant.place}: {_ended(status)}"
-        killer = found.failed if found else f"its {CPU_SECONDS} s of CPU time: it has no end"
+        killer = found.failed if found else f"its {child.most} s of CPU time: it has no end"
         self._verdicts[child.number] = Verdict(child.mutant, killer, child.tests)
         while self._reported in self._verdicts:
             self.report(self._verdicts[self._reported])
@@ -169,6 +176,7 @@ class Session:
         out: Path,
         change: tuple[FunctionType, Mutant] | None,
         watched: dict[str, FunctionType],
+        most: int = resource.RLIM_INFINITY,
     ) -> int:
         sys.stdout.flush()
         sys.stderr.flush()
@@ -177,7 +185,7 @@ class Session:
             return pid
         code = 1
         try:
-            _limit()
+            _limit(most)
             if change is not None:
                 function, mutant = change
                 function.__code__ = mutant.code
@@ -232,9 +240,9 @@ def _ended(status: int) -> str:
     return f"the process ended with {os.waitstatus_to_exitcode(status)} and without a result"
 
 
-def _limit() -> None:
+def _limit(seconds: int) -> None:
     """A mutant may loop for ever, or fill the memory; and what its tests print is of no use."""
-    resource.setrlimit(resource.RLIMIT_CPU, (CPU_SECONDS, CPU_SECONDS + 5))
+    resource.setrlimit(resource.RLIMIT_CPU, (seconds, resource.getrlimit(resource.RLIMIT_CPU)[1]))
     _, most = resource.getrlimit(resource.RLIMIT_AS)
     if sys.platform == "linux":  # elsewhere the system may refuse; the CPU time is limited all the same
         resource.setrlimit(resource.RLIMIT_AS, (MEMORY, most))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import cutline
 from cutline.participant.handle import Handle
 
 __all__ = ("Node", "Numbers", "BOOKED")
@@ -95,6 +96,8 @@ class Node:
         elif activity == "flood":
             for peer in range(len(self.peers)):
                 self._send(peer, "flood")
+        elif activity == "child":
+            self._bear(f"c{number}", amount)
         elif activity == "echo":
             ref = self._send(to, "echo", number, ask=True)
             ref.then(self.on_echo, number)
@@ -104,6 +107,14 @@ class Node:
         """Somebody new."""
         if all(known != peer for known in self.peers):
             self.peers = [*self.peers, peer]
+
+    def _bear(self, name: str, amount: int) -> None:
+        """A child, which is spoken to before it is up."""
+        child = cutline.spawn(name, Node, name, self.peers, 0, 0)
+        for _ in range(amount):
+            number = Numbers.fresh()
+            self.sent.setdefault(name, []).append(number)
+            child.token.tell(self.name, number, 2)
 
     # -- activities ------------------------------------------------------------------------
 

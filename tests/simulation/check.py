@@ -115,7 +115,7 @@ class Checker:
         if flying:
             town.world.hits["cut with messages in flight"] += 1
         money += sum(node.balance for node in nodes.values())
-        if money != sum(town.program.balances[name] for name in nodes):
+        if money != sum(town.program.balances.get(name, 0) for name in nodes):
             raise Violation(f"cut {row.checkpoint}: {money} in all accounts of {sorted(nodes)} and in flight")
 
     def _parents(self, row: CheckpointRow, ref: ImageRef) -> None:
@@ -174,6 +174,8 @@ class Checker:
         if doc["kind"] == "settled":
             lineage = town.lineage
             fate = town.catalog.fate(lineage, doc["checkpoint"])
+            if (lineage, doc["checkpoint"]) in self.committed and not doc["committed"]:
+                raise Violation(f"checkpoint {doc['checkpoint']} was committed and is announced as aborted")
             if (fate == "committed") != doc["committed"] or fate == "begun":
                 said = "committed" if doc["committed"] else "aborted"
                 raise Violation(f"checkpoint {doc['checkpoint']} is announced as {said}; its row says {fate}")
@@ -198,6 +200,14 @@ class Checker:
             if seat is not None and seat.launch == process.launch and seat.phase != "starting":
                 if endpoint.epoch < epoch and process.launch not in self.town.given_up:
                     raise Violation(f"data flows in epoch {epoch}; {process.name} is in {endpoint.epoch}")
+
+    def told(self, checkpoint: int, committed: bool) -> None:
+        """A participant has heard of a fate."""
+        fate = self.town.catalog.fate(self.town.lineage, checkpoint)
+        # One that is overtaken by a newer committed one may pass for nothing: it costs bytes, never truth.
+        overtaken = any(n > checkpoint for line, n in self.committed if line == self.town.lineage)
+        if fate == "begun" or (fate == "committed") != committed and not (fate == "committed" and overtaken):
+            raise Violation(f"checkpoint {checkpoint} is taken as {committed}; its row says {fate}")
 
     # -- buffers ---------------------------------------------------------------------------
 
@@ -248,7 +258,7 @@ class Checker:
                         f"at rest: {sender} sent {receiver} {_tail(sent)}; heard are {_tail(got)}"
                     )
         total = sum(node.balance for node in nodes.values())
-        if total != sum(town.program.balances[name] for name in nodes):
+        if total != sum(town.program.balances.get(name, 0) for name in nodes):
             raise Violation(f"at rest: {total} in all accounts")
         town.program.check(nodes)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from cutline.barrier.actions import EndpointAction, SendAck
@@ -20,6 +21,7 @@ _BY = {Initiated: "capture by initiate", MarkerArrived: "capture by marker", Fra
 class _Observed(Runner):
     world: World
     fenced_before = 0
+    told: Callable[[int, bool], None]
 
     def feed(self, event: EndpointEvent) -> None:
         endpoint = self.endpoint
@@ -66,6 +68,7 @@ class _Observed(Runner):
 
     def settled(self, checkpoint: int, committed: bool) -> None:
         super().settled(checkpoint, committed)
+        self.told(checkpoint, committed)
         assert self.endpoint is not None
         if not committed and any(n > checkpoint for n in self.endpoint.snapshot.captured):
             self.world.hits["overlap with the older aborted"] += 1

@@ -30,12 +30,15 @@ from .world import Violation
 if TYPE_CHECKING:
     from .town import Town
 
-__all__ = ("Driver", "Program")
+__all__ = ("Driver", "Log", "Program")
 
-ACTIVITIES = ("token", "transfer", "stage", "flood", "echo", "shop", "ask", "refuse", "flaky")
+ACTIVITIES = ("token", "transfer", "stage", "flood", "echo", "shop", "ask", "refuse", "flaky", "child")
 
 
-class _Log(IngressLog):
+MOST_CHILDREN = 3
+
+
+class Log(IngressLog):
     """A log whose disk is sometimes full."""
 
     town: Town
@@ -58,7 +61,7 @@ class Driver(Participant):
             town,
             {"member": [DRIVER, 0], "launch": "", "run": lineage, "class_name": state, "options": {}},
         )
-        log = _Log(town.folder / "ingress" / f"{lineage}.log", patience=0.0)
+        log = Log(town.folder / "ingress" / f"{lineage}.log", patience=0.0)
         log.town = town
         self.runner.log = log
 
@@ -71,7 +74,7 @@ class Driver(Participant):
             wall=self.now,
             now=self.now,
         )
-        runner.world = self.world
+        runner.world, runner.told = self.world, self.town.checker.told
         return runner
 
     def begin(self) -> None:
@@ -99,6 +102,7 @@ class Program:
         self.weights[0] = max(1, self.weights[0])
         self.pace = rng.choice((0.05, 0.1, 0.2))
         self.number = 0
+        self.children = 0
         self.inputs = 0
         # Of each input: taken (None: nobody knows), and what it asked for.
         self.taken: dict[int, bool | None] = {}
@@ -202,6 +206,9 @@ class Program:
         self.kinds[number] = activity
         if activity == "shop":
             taken = self._submit("ask", target, "shop", [number, rng.randint(0, 4)])
+        elif activity == "child" and self.children >= MOST_CHILDREN:
+            self.kinds[number] = "none"
+            return
         elif activity == "flaky":
             if rng.random() < 0.9:
                 self.kinds[number] = "none"
@@ -212,6 +219,7 @@ class Program:
         elif activity == "refuse":
             taken = self._submit("ask", target, "refuse", [number])
         else:
+            self.children += activity == "child"
             amount = rng.choice((1, 3, 8))
             taken = self._submit("tell", target, "start", [number, activity, amount])
         self.taken[number] = None

@@ -78,7 +78,7 @@ class _Participant(Participant):
     def _build(self, setup: Any, store: Store) -> Any:
         runner = super()._build(setup, store)
         assert isinstance(runner, ObservedRunner)
-        runner.world = self.world
+        runner.world, runner.told = self.world, self.town.checker.told
         return runner
 
 

@@ -11,6 +11,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
+from cutline.barrier.events import FrameArrived, MarkerArrived
+from cutline.barrier.wire import unpack
+from cutline.participant.control import unpack_control
 from cutline.participant.transport_local import Kind, LocalHub, LocalTransport
 
 from .world import World
@@ -83,6 +86,8 @@ class Network(LocalHub):
                 arrival = max(arrival, self._free.get((*ends, "control"), 0.0))
 
         def arrive() -> None:
+            if world.traced:
+                world.detail(f"{ends[0]:>16} -> {ends[1]:16} {describe(kind, payload)}")
             forget()
             effect()
 
@@ -113,6 +118,25 @@ class Network(LocalHub):
             peer = link.peer
             if peer is not None and here != (peer.transport.name in names) and self.world.chance(0.7):
                 link.sever()
+
+
+def describe(kind: Kind, payload: bytes) -> str:
+    """What a packet says, for the trace."""
+    if kind in ("connect", "down"):
+        return kind
+    try:
+        event = unpack(payload)
+    except ValueError:
+        doc = unpack_control(payload)
+        shown = ("checkpoint", "committed", "epoch", "undecided", "name")
+        return f"{doc['kind']} {({key: doc[key] for key in shown if key in doc})}"
+    epoch = f"epoch {event.stamp.epoch}"
+    if isinstance(event, FrameArrived):
+        frame, marks = event.frame, [tuple(mark) for mark in event.marks]
+        return f"frame {frame.first}..{frame.last} {epoch} marks {marks}"
+    if isinstance(event, MarkerArrived):
+        return f"marker {[tuple(mark) for mark in event.marks]} {epoch}"
+    return f"ack {tuple(event.positions)} {epoch}"
 
 
 def _coordinates(ends: tuple[str, str]) -> bool:

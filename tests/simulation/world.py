@@ -71,6 +71,16 @@ class World:
         if self._write is not None:
             self._write(line)
 
+    @property
+    def traced(self) -> bool:
+        """Whether anybody reads the trace."""
+        return self._write is not None
+
+    def detail(self, line: str) -> None:
+        """A line for who reads the trace; too many of them to be part of its digest."""
+        if self._write is not None:
+            self._write(f"{self.now - START:9.4f}   {line}")
+
     def fault(self, kind: str, *facts: object) -> None:
         """A fault happens now."""
         self.faults[kind] += 1

@@ -56,9 +56,7 @@ def _by_name(patch: Patch) -> None:
         "_released",
         lambda self, event: real_released(self, event._replace(peer=known(self.outgoing, event.peer))),
     )
-    patch.setattr(
-        Endpoint, "_receiver", lambda self, peer: real_receiver(self, known(self.incoming, peer))
-    )
+    patch.setattr(Endpoint, "_receiver", lambda self, peer: real_receiver(self, known(self.incoming, peer)))
 
 
 @plant("who departs goes on taking frames")
@@ -77,9 +75,7 @@ def _takes_on(patch: Patch) -> None:
 
 @plant("who leaves does not wait until what it sent is released")
 def _leaves_early(patch: Patch) -> None:
-    patch.setattr(
-        Endpoint, "_is_drained", lambda self: not (self.order or self.spawns or self.snapshot.full)
-    )
+    patch.setattr(Endpoint, "_is_drained", lambda self: not (self.order or self.spawns or self.snapshot.full))
 
 
 @plant("who leaves does not wait for the fate of what it has captured")

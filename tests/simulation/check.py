@@ -14,7 +14,7 @@ import msgpack
 
 from cutline.barrier import ChannelTable, Frame
 from cutline.barrier.wire import table_from_docs
-from cutline.errors import CutlineError
+from cutline.errors import CheckpointNotFound, CutlineError
 from cutline.participant.classes import Classes
 from cutline.participant.control import unpack_control
 from cutline.participant.handle import Handle, Ref
@@ -203,7 +203,11 @@ class Checker:
 
     def told(self, checkpoint: int, committed: bool) -> None:
         """A participant has heard of a fate."""
-        fate = self.town.catalog.fate(self.town.lineage, checkpoint)
+        try:
+            fate = self.town.catalog.fate(self.town.lineage, checkpoint)
+        except CheckpointNotFound:
+            # A row that has served its time.
+            return
         # One that is overtaken by a newer committed one may pass for nothing: it costs bytes, never truth.
         overtaken = any(n > checkpoint for line, n in self.committed if line == self.town.lineage)
         if fate == "begun" or (fate == "committed") != committed and not (fate == "committed" and overtaken):

@@ -129,7 +129,7 @@ def describe(kind: Kind, payload: bytes) -> str:
     except ValueError:
         doc = unpack_control(payload)
         shown = ("checkpoint", "committed", "epoch", "undecided", "name")
-        return f"{doc['kind']} {({key: doc[key] for key in shown if key in doc})}"
+        return f"{doc['kind']} { ({key: doc[key] for key in shown if key in doc}) }"
     epoch = f"epoch {event.stamp.epoch}"
     if isinstance(event, FrameArrived):
         frame, marks = event.frame, [tuple(mark) for mark in event.marks]

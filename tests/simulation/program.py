@@ -35,7 +35,7 @@ __all__ = ("Driver", "Log", "Program")
 ACTIVITIES = ("token", "transfer", "stage", "flood", "echo", "shop", "ask", "refuse", "flaky", "child")
 
 
-MOST_CHILDREN = 3
+MOST_LABELS = 6
 
 
 class Log(IngressLog):
@@ -102,7 +102,10 @@ class Program:
         self.weights[0] = max(1, self.weights[0])
         self.pace = rng.choice((0.05, 0.1, 0.2))
         self.number = 0
-        self.children = 0
+        self.children = self.labels = 0
+        self.most_children = rng.choice((1, 3, 15))
+        # How often it asks for checkpoints itself.
+        self.haste = rng.choice((0.0, 0.02, 0.1))
         self.inputs = 0
         # Of each input: taken (None: nobody knows), and what it asked for.
         self.taken: dict[int, bool | None] = {}
@@ -171,22 +174,37 @@ class Program:
         driver = self.driver
         if driver is None:
             return
+        if driver.runner.replay:
+            return
         known = driver.runner.known_names
         missing = [name for name in self.names if name not in known]
         if missing:
             for name in missing:
-                self._spawn(name, self.names)
+                if name not in self.up or self.up[name].done():
+                    self._spawn(name, self.names)
             return
         if any(not future.done() for future in self.up.values()):
             return
         if self.late and not self.stopped and self.world.chance(0.05):
             self._add_late(known)
+        if self.world.chance(self.haste):
+            self._ask_for_cuts()
         self._input()
+
+    def _ask_for_cuts(self) -> None:
+        """Two at once: the second begins while the first is under way."""
+        self.checkpoint()
+        if self.labels < MOST_LABELS:
+            self.labels += 1
+            self._request("savepoint", label=f"point {self.labels}")
+        else:
+            self.checkpoint()
 
     def _add_late(self, known: Any) -> None:
         name = self.late[0]
         if name not in known:
-            self._spawn(name, [*self.names, name])
+            if name not in self.up or self.up[name].done():
+                self._spawn(name, [*self.names, name])
         else:
             self.late.pop(0)
             for peer in self.names:
@@ -206,7 +224,7 @@ class Program:
         self.kinds[number] = activity
         if activity == "shop":
             taken = self._submit("ask", target, "shop", [number, rng.randint(0, 4)])
-        elif activity == "child" and self.children >= MOST_CHILDREN:
+        elif activity == "child" and self.children >= self.most_children:
             self.kinds[number] = "none"
             return
         elif activity == "flaky":
@@ -230,12 +248,15 @@ class Program:
 
     def checkpoint(self) -> Future[Any]:
         """Asks for a checkpoint."""
+        return self._request("checkpoint")
+
+    def _request(self, what: str, **fields: Any) -> Future[Any]:
         done: Future[Any] = Future()
         driver = self.driver
         if driver is None:
             done.set_exception(CutlineError("there is no driver"))
         else:
-            driver.post(lambda: driver.runner.request("checkpoint", {}, done))
+            driver.post(lambda: driver.runner.request(what, fields, done))
         return done
 
     # -- what it was promised --------------------------------------------------------------

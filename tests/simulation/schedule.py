@@ -78,7 +78,12 @@ class _Faults:
         self.world.after(self.world.span(self.every / 4, self.every * 3), self.go)
 
     def _someone(self) -> Any:
-        people = [p for p in self.town.participants() if p.runner.phase != "starting"]
+        # One that dies at its birth is an error that the program hears of, and what was sent to it is lost.
+        people = [
+            p
+            for p in self.town.participants()
+            if p.runner.phase != "starting" and not (p.spec["mode"] == "born" and p.runner.phase == "born")
+        ]
         return self.world.rng.choice(people) if people else None
 
     def crash_participant(self) -> None:

@@ -8,7 +8,9 @@ asks the old coordinator to leave, which does so if its driver's link is down.
 A driver that *leaves* comes to rest first (`cutline.participant.leaving`) and is captured at rest. From that
 checkpoint on it is *parked*: its image and its claims in that cut are its answer to every later one, and its
 confirmation of every recovery. A recovery below that cut would undo what the program has left as settled,
-with nobody there to hear of it: the system halts instead.
+with nobody there to hear of it: the system halts instead. A system that has gone on without a program does so
+again when a later one is killed: everybody goes back to the newest checkpoint, and the driver's image in it
+is what stands for it. What that program had told afterwards is in the log, for the next one.
 
 A driver that *comes* asks to be let in, gets a launch of its own, and greets as one that has no state.
 Everybody goes back to a checkpoint, the newcomer with them. It replaces a parked driver after one more
@@ -23,15 +25,17 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cutline.barrier.commit import GiveUp, Prepared
-from cutline.barrier.cut import Claims
+from cutline.barrier.cut import Claims, claims_of
 from cutline.barrier.recovery import Confirmed, Restoring, Resume, RollBack
-from cutline.errors import DriverConnected, Misuse, StoreInUse, SystemHalted
+from cutline.errors import DriverConnected, Misuse, StorageError, StoreInUse, SystemHalted
 from cutline.participant.driver import DRIVER
+from cutline.participant.imaging import channels_of
 from cutline.participant.leaving import RESTS
 from cutline.participant.processes import process_alive
 from cutline.participant.program import inherit
 from cutline.participant.transport import Link
-from cutline.storage import MemberImage
+from cutline.storage import CheckpointRow, MemberImage
+from cutline.storage.image import read_image
 
 from .roster import Seat
 from .settings import OpenCheckpoint, Ticket
@@ -44,6 +48,8 @@ __all__ = ("ARRIVED", "Parting")
 
 # The reason of a recovery that lets a driver in.
 ARRIVED = "another program has connected"
+# What one that does nothing adds to the figures of a checkpoint.
+_QUIET = {"stall_ms": 0.0, "changed_bytes": 0, "written_bytes": 0, "state_bytes": 0}
 
 
 class _Parked(NamedTuple):
@@ -53,6 +59,8 @@ class _Parked(NamedTuple):
     image: MemberImage
     claims: Claims
     facts: Mapping[str, Any]
+    # Whether it left in order; else it was killed, and its log may have input behind its part of the cut.
+    settled: bool
 
 
 class _Coming(NamedTuple):
@@ -71,6 +79,8 @@ class Parting:
         # What another program needs to take the driver's place; empty where none can.
         self.spec: dict[str, Any] = {}
         self.parked: _Parked | None = None
+        # The next recovery is one without the driver, who is gone.
+        self.alone = False
         self.leaving: list[Ticket] = []
         self.coming: _Coming | None = None
         self.welcome: Ticket | None = None
@@ -86,12 +96,28 @@ class Parting:
         """Stops a system whose driver does not come back."""
         c = self.c
         grace = c.settings.driver_grace
-        if self.linked or self.parked is not None:
+        if self.linked or self.parked is not None or grace is None:
             self.seen_at = c.now()
-        elif grace is not None and c.now() - self.seen_at > grace:
+            if self.parked is not None and not self.linked:
+                self.spec["detached"] = True
+        elif self.spec.get("detached"):
+            if self._is_gone() or c.now() - self.seen_at > grace:
+                self._do_without()
+        elif c.now() - self.seen_at > grace:
             c.stop(f"the driver has been gone for {grace:g} s")
         if self.welcome is not None and c.now() > self.welcome_until:
             self._let_in()
+
+    def _is_gone(self) -> bool:
+        seat = self.c.roster.get(DRIVER)
+        return seat is not None and not process_alive(seat.pid, seat.started)
+
+    def _do_without(self) -> None:
+        """A system that has gone on without a program once does so again, from the newest checkpoint."""
+        c = self.c
+        if c.halted is None and not c.recoverer.gathering and c.recoverer.again_at is None:
+            self.alone = True
+            c.recoverer.recover("its program was killed")
 
     def leave(self, ticket: Ticket) -> None:
         """The next run of the program wants the system that its former run has left behind to stop."""
@@ -157,8 +183,8 @@ class Parting:
             return
         assert entry.manifest is not None
         claims, facts = entry.driver
-        quiet = {**facts, "stall_ms": 0.0, "changed_bytes": 0, "written_bytes": 0}
-        self.parked = _Parked(checkpoint, entry.manifest.images[DRIVER], claims, quiet)
+        image, quiet = entry.manifest.images[DRIVER], {**facts, **_QUIET, "state_bytes": facts["state_bytes"]}
+        self.parked = _Parked(checkpoint, image, claims, quiet, True)
         seat = c.roster.seats[DRIVER]
         # Nobody listens there: it will dial.
         seat.phase, seat.address = "parked", ""
@@ -184,32 +210,42 @@ class Parting:
 
     # -- recoveries ------------------------------------------------------------------------
 
-    def keeps_from(self, checkpoint: int, images: Mapping[str, MemberImage]) -> str:
-        """Why there can be no recovery to this cut; empty if there can."""
-        parked = self.parked
-        if parked is None or self.linked or images.get(DRIVER) == parked.image:
-            return ""
-        name = self.c.settings.system
-        return (
-            f"the program left this system with checkpoint {parked.checkpoint}, and the newest that is whole "
-            f"is {checkpoint}: going back behind it would undo what that program has left as done. Stop the "
-            f"system (`cutline stop --name {name}`) and run the program again: cutline.start resumes there"
-        )
+    def stand_in(self, row: CheckpointRow, images: Mapping[str, MemberImage]) -> str:
+        """Everybody goes back to this cut: with a driver that is here or comes, or with one that is parked.
 
-    def recovering(self) -> None:
-        """Everybody goes back to a cut: with a driver that is here, or with one that stays parked."""
+        Returns why the cut will not do; empty if it will.
+        """
         self.welcome = None
         if self.linked:
-            self.parked = None
+            self.parked, self.alone = None, False
+        elif self.alone:
+            try:
+                image = read_image(self.c.store.blobs, images[DRIVER].ref)
+            except StorageError as error:
+                return str(error)
+            # Restored and never heard of: it does nothing, so what it holds is true of every later cut.
+            facts = {key: row.summary.get(key, {}).get(DRIVER, 0) for key in ("handled", "handlers")}
+            claims = claims_of(channels_of(image))
+            self.parked = _Parked(row.checkpoint, images[DRIVER], claims, {**_QUIET, **facts}, False)
+            self.alone = False
+        elif self.parked is not None and images.get(DRIVER) != self.parked.image:
+            name = self.c.settings.system
+            return (
+                f"the program left this system with checkpoint {self.parked.checkpoint}, and the newest that "
+                f"is whole is {row.checkpoint}: going back behind it would undo what that program has left "
+                f"as done. Stop the system (`cutline stop --name {name}`) and run the program again: "
+                "cutline.start resumes there"
+            )
+        return ""
 
     def confirm(self) -> list[RollBack | Resume]:
         """A parked driver holds the state of every cut since it left; what its confirmation brings about."""
         if self.parked is None:
             return []
         seat = self.c.roster.seats[DRIVER]
-        seat.phase = "parked"
-        # All that it has spawned is in the cut that it left with.
-        self.c.nursery.spawns_known = True
+        seat.phase, seat.address = "parked", ""
+        # All that it has spawned is in the cut that it left with; if it was killed, more may be in its log.
+        self.c.nursery.spawns_known = self.parked.settled
         return self.c.recovery.handle(Confirmed(seat.member, self.c.epoch))
 
     # -- coming ----------------------------------------------------------------------------
@@ -295,4 +331,3 @@ class Parting:
         c = self.c
         if self.welcome is not None and c.halted is None and c.ended is None:
             c.recoverer.recover(ARRIVED)
-

@@ -285,14 +285,13 @@ class Recoverer:
         for fault in damage:
             c.damage.append(str(fault))
             c.notice("damaged", text=str(fault))
-        kept = c.parting.keeps_from(row.checkpoint, self.manifest.images)
+        kept = c.parting.stand_in(row, self.manifest.images)
         if kept:
             c.halt(
                 f"recovery ({reason}) is not possible: {kept}.",
                 pack_error(SystemHalted(kept), participant=""),
             )
             return
-        c.parting.recovering()
         c.nursery.recovering()
         self.reason = reason
         self.row = row

@@ -19,7 +19,7 @@ from .desk import Desk
 from .desk_image import desk_to_doc, load_desk, rerun
 from .restore import Restored, restore
 
-__all__ = ("sections_of", "revive", "Revived")
+__all__ = ("channels_of", "sections_of", "revive", "Revived")
 
 
 class Revived(NamedTuple):
@@ -65,6 +65,10 @@ def revive(image: Image, desk: Desk, classes: Classes, restored: Restored) -> Re
     desk.instance = instance
     load_desk(desk, _section(image, "calls"))
     rerun(desk)
+    return Revived(instance, channels_of(image), _section(image, "unresolved"))
+
+
+def channels_of(image: Image) -> ChannelTable:
+    """The channels of an image."""
     spawns = _section(image, "spawns") if "spawns" in image.sections else ()
-    channels = table_from_docs(_section(image, "queued_in"), _section(image, "unreleased_out"), spawns)
-    return Revived(instance, channels, _section(image, "unresolved"))
+    return table_from_docs(_section(image, "queued_in"), _section(image, "unreleased_out"), spawns)

@@ -43,6 +43,7 @@ RUNS = {
     "async_calls": 1,
     "wrapped": 1,
     "returns": 2,
+    "visits": 3,
     "crashes": 2,
     "workers": 1,
 }
@@ -137,6 +138,17 @@ def test_a_driver_that_exits_and_returns(started: dict[str, Future[list[Ran]]]) 
     first, second = _outcome(started, "returns")
     assert (first.status, first.out) == (0, "new 1\n"), first.err
     assert (second.status, second.out) == (0, "resumed 2\n"), second.err
+
+
+def test_a_driver_that_leaves_its_system_running_and_returns(
+    started: dict[str, Future[list[Ran]]],
+) -> None:
+    first, second, third = _outcome(started, "visits")
+    assert (first.status, first.out) == (0, "first 1 ['first']\n"), first.err
+    assert (second.status, second.out) == (0, "visitor 2 ['first', 'visitor']\n"), second.err
+    assert (third.status, third.out) == (0, "visitor 3 ['first', 'visitor', 'visitor']\n"), third.err
+    assert "the system goes on" in first.err and "the system goes on" in second.err
+    assert "stopped at checkpoint" in third.err
 
 
 def test_a_second_run_resumes_what_the_first_did_not_finish(started: dict[str, Future[list[Ran]]]) -> None:

@@ -184,7 +184,7 @@ class City:
                 self.store.blobs,
                 key,
                 header={"participant": name},
-                sections={},
+                sections=dict.fromkeys(("queued_in", "unreleased_out"), b"\x90"),
                 pieces=[Piece("x", b"d" * 32, b"content")],
                 regions=[],
                 parent=None,

@@ -251,6 +251,54 @@ def test_a_killed_driver_is_replaced_at_once(city: City) -> None:
     assert come(city).last("roll_back")["checkpoint"] == city.c.committed
 
 
+def let_in(city: City) -> None:
+    """Another program connects and is the driver; all run."""
+    connect(city)
+    come(city)
+    city.prepare(city.c.newest, "a", "b")
+    city.step()
+    for name in ("driver", "a", "b"):
+        city.say(name, "restored", checkpoint=city.c.committed)
+    assert city.c.flowing
+
+
+def test_a_system_that_was_left_goes_on_without_a_visitor_that_is_killed(city: City, store: Store) -> None:
+    leave(city)
+    city.step()
+    let_in(city)
+    cut = city.cut("driver", "a", "b")
+    city.hang_up("driver")
+    # Its process is gone: nobody need wait for the grace.
+    city.step()
+    assert city.lines["a"].last("roll_back")["checkpoint"] == cut
+    for name in ("a", "b"):
+        city.say(name, "restored", checkpoint=cut)
+    assert city.c.flowing and city.c.roster.seats["driver"].phase == "parked"
+    # It may have spawned more, which only its log knows.
+    city.say("b", "resolve", name="nobody")
+    assert city.lines["b"].kinds()[-1] == "wait"
+    city.call_on("command line", "checkpoint")
+    city.prepare(city.c.newest, "a", "b")
+    assert city.c.committed == cut + 1
+    city.step(100.0)
+    assert city.c.ended is None
+    let_in(city)
+    assert city.c.committed == cut + 2
+
+
+def test_one_that_was_never_left_stops_after_the_grace(city: City) -> None:
+    city.hang_up("driver")
+    connect(city)
+    come(city)
+    for name in ("driver", "a", "b"):
+        city.say(name, "restored", checkpoint=city.c.committed)
+    city.hang_up("driver")
+    city.step(29.0)
+    assert city.c.ended is None
+    city.step(2.0)
+    assert city.c.ended is not None
+
+
 def test_a_second_driver_is_an_error_that_names_the_first(city: City) -> None:
     error = refusal(connect(city))
     assert isinstance(error, DriverConnected) and "process 1." in str(error)

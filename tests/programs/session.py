@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
+import time
 from typing import Any
 
 import cutline
@@ -40,8 +41,13 @@ class Note:
         """Its process."""
         return os.getpid()
 
-    def fail(self) -> None:
-        """Raises."""
+    def sleep(self, seconds: float) -> None:
+        """Takes its time, and no message meanwhile."""
+        time.sleep(seconds)
+
+    async def fail_later(self, seconds: float) -> None:
+        """Raises after a while in which checkpoints are taken."""
+        await asyncio.sleep(seconds)
         raise ValueError("nothing to be done")
 
 

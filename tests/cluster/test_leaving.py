@@ -1,4 +1,4 @@
-"""What goes wrong while a system has no program, or its program is killed; on a cluster that outlives both."""
+"""What goes wrong while a system has no program, or its program is killed; on a cluster of its own."""
 
 from __future__ import annotations
 

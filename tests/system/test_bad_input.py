@@ -203,6 +203,11 @@ def test_no_such_system(system: cutline.System, tmp_path: Path) -> None:
         Client(tmp_path / "elsewhere", system.name)
 
 
+def test_plain_processes_cannot_be_left(system: cutline.System) -> None:
+    with pytest.raises(Misuse, match="cannot go on without this program: plain processes"):
+        system.detach()
+
+
 def test_a_system_that_does_not_matter_is_not_disturbed(system: cutline.System) -> None:
     # After all of the above.
     for name, kind in (("late", Counter), ("later", Faulty), ("latest", Bouncer)):

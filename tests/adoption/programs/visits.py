@@ -1,4 +1,4 @@
-"""Run three times: the first run starts a system and leaves it, the next one visits it, the last one stops it."""
+"""Run three times: the first run starts a system and leaves it, the second visits it, the third stops it."""
 
 import cutline
 

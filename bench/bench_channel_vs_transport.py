@@ -1,4 +1,4 @@
-"""Messages a second through the exactly-once channel, against the same batched gRPC stream without it.
+"""Messages a second through the exactly-once channel, against the same batches and sockets without it.
 
 Two participants in processes of their own: a sender whose handlers tell N messages of 100 bytes, a receiver
 that counts them. The baseline (`bench.stream_peer`) has two processes as well, the same transport, encoding,

@@ -1,4 +1,4 @@
-"""The baseline of channel_vs_transport: batches of calls over the same gRPC transport, and nothing else.
+"""The baseline of channel_vs_transport: batches of calls over the same transport, and nothing else.
 
 Two processes, a receiver and a sender, run by `StreamPair`. Calls are made, encoded and dispatched as
 participants do it (a `Handle` and a `Desk` at both ends), batches are as large as frames; but there are no
@@ -26,7 +26,7 @@ from cutline.participant.handle import Handle
 from cutline.participant.messages import TELL, encode_tell, read_frame
 from cutline.participant.method_table import MethodTable
 from cutline.participant.transport import Link, LinkUp, PacketIn
-from cutline.participant.transport_grpc import GrpcTransport
+from cutline.participant.transport_stream import StreamTransport
 
 __all__ = ("StreamPair",)
 
@@ -89,7 +89,7 @@ def _say(**doc: Any) -> None:
 
 def _receive() -> None:
     events: queue.SimpleQueue[Any] = queue.SimpleQueue()
-    transport = GrpcTransport(_TOKEN, events.put, "unix:", "receiver")
+    transport = StreamTransport(_TOKEN, events.put, "unix:", "receiver")
     _say(address=transport.start())
     sender = Member("sender", 1)
     for line in sys.stdin:
@@ -112,7 +112,7 @@ def _receive() -> None:
 
 def _send(address: str) -> None:
     events: queue.SimpleQueue[Any] = queue.SimpleQueue()
-    transport = GrpcTransport(_TOKEN, events.put, None, "sender")
+    transport = StreamTransport(_TOKEN, events.put, None, "sender")
     transport.start()
     transport.connect(address, b"", "receiver")
     event = events.get(timeout=30)

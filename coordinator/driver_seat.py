@@ -17,7 +17,7 @@ from cutline.participant.method_table import MethodTable
 from cutline.participant.persist import Persister
 from cutline.participant.processes import process_started
 from cutline.participant.setup import Setup
-from cutline.participant.transport_grpc import GrpcTransport
+from cutline.participant.transport_mixed import MixedTransport
 from cutline.storage.blobs import BlobStore
 
 __all__ = ("make_driver",)
@@ -53,6 +53,6 @@ def make_driver(
 
     runner = LeavingDriver(setup, blobs, coordinator, classes=MethodTable())
     runner.log = IngressLog(folder / "ingress" / f"{lineage}.log")
-    transport = GrpcTransport(token, runner.post, "unix:", DRIVER, greeting=lambda: runner.peers.greeting())
+    transport = MixedTransport(token, runner.post, "unix:", DRIVER, greeting=lambda: runner.peers.greeting())
     runner.attach(transport, Persister(blobs, runner.post, DRIVER))
     return runner

@@ -169,6 +169,7 @@ class Capturer:
             for name, content in restored.pieces:
                 table.pieces[name] = (_digest(content), len(content))
             self._order.arrange([name for name, _ in restored.pieces if name != HEADER])
+            table.slots = restored.slots
             for region, memory in restored.regions.items():
                 if region in known:
                     table.regions[region] = known[region]
@@ -302,7 +303,8 @@ class Capturer:
             if numbers[slot] is not None or slot >= len(before.slots):
                 continue
             candidate = before.slots[slot]
-            if candidate not in taken and before.regions[candidate].size == memory.nbytes:
+            known = before.regions.get(candidate)
+            if candidate not in taken and known is not None and known.size == memory.nbytes:
                 numbers[slot] = candidate
                 taken.add(candidate)
         return numbers

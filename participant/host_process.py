@@ -33,7 +33,7 @@ from .processes import process_started
 from .program import install_program
 from .runner import Runner, Setup
 from .sabotage import sabotage
-from .transport_grpc import GrpcTransport
+from .transport_mixed import MixedTransport
 
 __all__ = ("serve", "start_beat", "BEAT_SECONDS", "build")
 
@@ -103,7 +103,7 @@ def build(spec: Mapping[str, Any], kind: type[Runner] = Parcelling, node: str = 
         )
     blobs = open_blobs(spec["store"])
     runner = kind(setup, blobs, coordinator, flight=Flight(Path(spec["flight"])), classes=MethodTable())
-    transport = GrpcTransport(
+    transport = MixedTransport(
         token, runner.post, spec["listen"], member.name, greeting=lambda: runner.peers.greeting()
     )
     runner.attach(transport, Persister(blobs, runner.post, member.name))

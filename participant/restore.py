@@ -33,11 +33,15 @@ _NOBODY: Live = {}
 
 
 class Restored:
-    """What a restore tells `Capturer.adopt`: the pieces as stored, and the memory that regions became."""
+    """What a restore tells `Capturer.adopt`: the pieces as stored, and the memory that regions became.
+
+    `slots`: the regions' numbers in the order in which the pieces name them.
+    """
 
     def __init__(self) -> None:
         self.pieces: list[tuple[str, bytes]] = []
         self.regions: dict[int, Bytes] = {}
+        self.slots: list[int] = []
 
     def clear(self) -> None:
         """Lets go of the memory."""
@@ -69,6 +73,7 @@ def restore(
     instance = reading.run(loader, live)
     if restored is not None:
         restored.pieces = list(pieces)
+        restored.slots = list(reading.doc["regions"])
         restored.regions = {reading.doc["regions"][slot]: memory for slot, memory in loader.made.items()}
     return instance
 

@@ -58,7 +58,7 @@ PRELOAD = (
     "cutline.barrier",
     "cutline.storage",
     "cutline.participant",
-    "cutline.participant.transport_grpc",
+    "cutline.participant.transport_mixed",
 )
 """Imported before the first fork; a name that does not import is skipped and told in `Zygote.skipped`."""
 

@@ -1,25 +1,30 @@
 """A process at the other end of a link, for tests of the transport: ``python -m tests.participant.peer``.
 
-Arguments: token, address to listen on ("-": none), address to dial ("-": none). Prints its address. Then
-it echoes packets on the lane they came on, except: ``count`` on the control lane asks how many bytes have
-come on the data lane, ``hang`` leaves by returning from main while links stand, ``drop`` closes the link.
+Arguments: kind of transport, token, address to listen on ("-": none), address to dial ("-": none). Prints
+its address. Then it echoes packets on the lane they came on, except: ``count`` on the control lane asks how
+many bytes have come on the data lane, ``hang`` leaves by returning from main while links stand, ``drop``
+closes the link.
 """
 
 from __future__ import annotations
 
 import queue
 import sys
+from collections.abc import Callable
 
-from cutline.participant.transport import Event, LinkDown, LinkUp, PacketIn
+from cutline.participant.transport import Event, LinkDown, LinkUp, PacketIn, Transport
 from cutline.participant.transport_grpc import GrpcTransport
+from cutline.participant.transport_stream import StreamTransport
 
-__all__ = ("main",)
+__all__ = ("KINDS", "main")
+
+KINDS: dict[str, Callable[..., Transport]] = {"grpc": GrpcTransport, "stream": StreamTransport}
 
 
 def main() -> None:
-    token, listen, dial = sys.argv[1:]
+    kind, token, listen, dial = sys.argv[1:]
     events: queue.SimpleQueue[Event] = queue.SimpleQueue()
-    transport = GrpcTransport(token, events.put, None if listen == "-" else listen, "peer", lambda: b"peer")
+    transport = KINDS[kind](token, events.put, None if listen == "-" else listen, "peer", lambda: b"peer")
     print(transport.start(), flush=True)
     if dial != "-":
         transport.connect(dial, b"dialer", "out")

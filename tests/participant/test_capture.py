@@ -403,3 +403,15 @@ class CapturesInARow(RuleBasedStateMachine):
 
 TestCapturesInARow = CapturesInARow.TestCase
 TestCapturesInARow.settings = settings(max_examples=40, stateful_step_count=25, deadline=None)
+
+
+def test_adopted_memory_that_moved_keeps_its_number() -> None:
+    agent: Any = Agent(a=np.zeros(BIG), b=np.ones(BIG))
+    _, images = first(agent)
+    restored = Restored()
+    again = images.restore(1, restored)
+    capturer = Capturer("p")
+    capturer.adopt(1, again, restored)
+    again.a, again.b = again.a.copy(), again.b.copy()
+    again.b[7] = 3
+    assert written(capturer.capture(again, number=2, against=1)) == {"region 1": 4096}

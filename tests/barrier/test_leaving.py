@@ -263,6 +263,13 @@ def test_the_oldest_of_those_who_left_is_forgotten(monkeypatch: pytest.MonkeyPat
     assert not [action for action in a.handle(Released(B, [b"m"])) if isinstance(action, Undelivered)]
 
 
+def test_who_has_left_is_known_to_be_gone_and_nobody_else() -> None:
+    a = end()
+    assert not a.is_gone(B)
+    a.handle(Gone(B, 0))
+    assert a.is_gone(B) and not a.is_gone(C) and not a.is_gone(Member("B", 9))
+
+
 # -- what is heeded ------------------------------------------------------------------------------------
 
 

@@ -202,7 +202,7 @@ class Session:
         calls: list[list[str]] = []
         seconds: list[float] = []
         try:
-            for item, following in zip(items, [*items[1:], None], strict=True):
+            for item, following in zip(items, [*items, None][1:], strict=True):
                 start = time.process_time()
                 with _watch(names) as called:
                     item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)

@@ -257,6 +257,14 @@ def test_too_few_killed_is_a_failure_though_all_survivors_have_reasons(tmp_path:
     assert code == 1
 
 
+def test_a_function_that_no_test_calls_survives(tmp_path: Path) -> None:
+    tests = TESTS[: TESTS.index("def test_names")]
+    code, lines = mutate(tmp_path, REASON, tests)
+    assert "names.py Names.add: name in self.seen -> True" in lines
+    assert "    line 26: SURVIVED 0 tests that call it" in lines
+    assert code == 1
+
+
 def test_tests_that_fail_anyway_kill_nothing(tmp_path: Path) -> None:
     code, lines = mutate(tmp_path, REASON, TESTS.replace("larger(1, 2) == 2", "larger(1, 2) == 1"))
     assert lines == ["a test fails without any mutant: test_sample.py::test_larger"]

@@ -182,6 +182,21 @@ def test_a_participant_that_is_lost_comes_back_without_the_driver(city: City) ->
     assert city.c.committed == city.c.newest
 
 
+def test_a_participant_that_leaves_meanwhile_is_in_no_later_cut(city: City) -> None:
+    left = leave(city)
+    city.say("a", "departed", claims={"incoming": [], "outgoing": [], "spawns": []}, unhandled=0)
+    city.call_on("command line", "checkpoint")
+    city.prepare(city.c.newest, "b")
+    assert city.c.committed == left + 1 and city.c.roster.get("a") is None
+    connect(city)
+    line = come(city)
+    city.prepare(city.c.newest, "b")
+    city.step()
+    for name in ("driver", "b"):
+        city.say(name, "restored", checkpoint=city.c.committed)
+    assert line.last("resume")["checkpoint"] == left + 2 and city.c.flowing
+
+
 def test_no_recovery_goes_behind_what_it_left(city: City, store: Store) -> None:
     left = leave(city)
     row = next(row for row in store.catalog.checkpoints("city") if row.checkpoint == left)
@@ -275,7 +290,7 @@ def test_a_system_that_was_left_goes_on_without_a_visitor_that_is_killed(city: C
         city.say(name, "restored", checkpoint=cut)
     assert city.c.flowing and city.c.roster.seats["driver"].phase == "parked"
     # It may have spawned more, which only its log knows.
-    city.say("b", "resolve", name="nobody")
+    city.say("b", "resolve", name="nobody", births=[])
     assert city.lines["b"].kinds()[-1] == "wait"
     city.call_on("command line", "checkpoint")
     city.prepare(city.c.newest, "a", "b")

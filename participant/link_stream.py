@@ -4,7 +4,8 @@
 thread, writes what is there until all is out or the socket is full. The rest is the I/O thread's, when the
 socket has room again. A sender that does not get the lock leaves its payload to the one that has it, who
 looks at the outbox once more after letting go. So a small payload is on its way when `send` returns, without
-a change of threads.
+a change of threads. Large ones, and those that follow each other fast, are left to the I/O thread, which puts
+many into a message: the handlers that send them go on meanwhile.
 
 *Wire.* A message is a 4-byte little-endian length and a row of records (lanes.py).
 
@@ -17,16 +18,19 @@ import socket
 import struct
 import threading
 from collections.abc import Callable
+from time import perf_counter
 from typing import Protocol
 
 from .lanes import Outbox, Reassembler, WireError
 from .transport import CHUNK, HIGH_WATER, LOW_WATER, Drained, PacketIn, Post
 
-__all__ = ("Carrier", "Lane", "LENGTH", "LONGEST", "StreamLink")
+__all__ = ("AT_ONCE", "BURST", "Carrier", "Lane", "LENGTH", "LONGEST", "StreamLink")
 
 LENGTH = struct.Struct("<I")
 LONGEST = 2 * CHUNK  # bytes: no message of ours is longer
 _READ = 256 * 1024
+AT_ONCE = 32 * 1024  # bytes: payloads up to here are written by their sender
+BURST = 0.0001  # seconds: sends that follow each other faster are left to the I/O thread, many to a message
 
 
 class Carrier(Protocol):
@@ -34,6 +38,8 @@ class Carrier(Protocol):
 
     @property
     def post(self) -> Post: ...
+
+    last_send: float  # when something was last sent, on any link
 
     def soon(self, call: Callable[[], None]) -> None:
         """Run something in the I/O thread."""
@@ -59,6 +65,7 @@ class Lane:
         "closing",
         "dead",
         "full",
+        "left",
         "link",
         "lost",
         "name",
@@ -77,6 +84,7 @@ class Lane:
         self.closing = False
         self.said = False  # BYE has gone out
         self.full = False  # the socket takes no more; the I/O thread waits for room
+        self.left = False  # the I/O thread was asked to flush
         self.lost = False  # nothing more can go out
         self.dead = ""  # why nothing more comes
         self._lock = threading.Lock()
@@ -100,6 +108,18 @@ class Lane:
     def append(self, payload: bytes) -> None:
         """In any thread: queue a payload and see to it that it goes out."""
         self.outbox.append(payload)
+        transport = self.link.transport
+        now = perf_counter()
+        quiet, transport.last_send = now - transport.last_send > BURST, now
+        if quiet and len(payload) <= AT_ONCE:
+            self.flush()
+        elif not self.left:
+            self.left = True
+            transport.soon(self._flush_left)
+
+    def _flush_left(self) -> None:
+        # Cleared first: what is appended from here on is either seen now or left anew.
+        self.left = False
         self.flush()
 
     def flush(self) -> None:

@@ -73,7 +73,6 @@ LAST_WORDS = 0.02  # seconds the other lane gets when one has broken
 _AGAIN = 0.1  # seconds until a listener that could not take a connection tries again
 _BUSY = 0.005  # seconds until a listener whose queue is full is dialed again
 _BACKLOG = 512
-
 _living: weakref.WeakSet[StreamTransport] = weakref.WeakSet()
 
 
@@ -107,6 +106,7 @@ class StreamTransport:
         self._pairs: dict[tuple[bool, bytes], Pair] = {}
         self._standing: set[StreamLink] = set()
         self._closed = False
+        self.last_send = 0.0
 
     # -- any thread ------------------------------------------------------------------------------------
 

@@ -86,6 +86,8 @@ def begin(
             "break_mode": settings.break_mode,
             "check_awaits": settings.check_awaits,
             "by_reference": settings.by_reference,
+            "outbox_bytes": settings.outbox_bytes,
+            "spill_bytes": settings.spill_bytes,
         }
         launcher = launcher_kind(
             coordinator.post, common, folder=Path(spec["run_folder"]), hash_seed=int(lineage[:7], 16)

@@ -96,8 +96,6 @@ class Births:
         record = record_of(kind, options, packed, self._cluster)
         if record["class_name"].startswith("__main__:"):
             record["main"] = describe_program()["main"]
-        # A body is run again: who is there already is who is meant.
-        record["get"] = record["get"] or self._port.in_loop
         up: Future[None] = Future()
         self._claimed.add(name)
         self._failed.pop(name, None)

@@ -223,10 +223,16 @@ class DriverPort:
         answer: Future[Any] | None,
     ) -> None:
         taken: Future[Any] = Future()
+        room = threading.Event()
         if answer is not None:
             # What was not taken has no answer: whoever waits hears the reason.
             taken.add_done_callback(lambda done: _fail(done, answer))
         generation = body.generation if body is not None else 0
+        if self.runner.is_full and threading.get_ident() != self.runner.ident:
+            # Whoever sends faster than others take waits here, as a source does.
+            taken.add_done_callback(lambda _done: room.set())
+        else:
+            room.set()
         self.runner.post(
             Submission(
                 kind,
@@ -242,6 +248,7 @@ class DriverPort:
                 carried,
             )
         )
+        room.wait()
 
     def number(self) -> int:
         """The next question's number."""

@@ -15,6 +15,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -22,7 +23,7 @@ from typing import Any, NamedTuple
 
 from cutline.errors import Misuse, StoreNotWritable
 
-__all__ = ("INTERVAL", "REPORT", "STORAGE", "Report", "Told", "told_by_environment")
+__all__ = ("INTERVAL", "REPORT", "STORAGE", "Report", "Told", "chosen_runtime", "told_by_environment")
 
 STORAGE = "CUTLINE_STORAGE"
 INTERVAL = "CUTLINE_INTERVAL"
@@ -113,3 +114,13 @@ def _figures(notice: Mapping[str, Any]) -> dict[str, Any]:
         "in_flight_messages",
     )
     return {"id": notice["checkpoint"], "full": notice["full"], **{key: summary[key] for key in wanted}}
+
+
+def chosen_runtime(wanted: str | None) -> str:
+    """What participants run in: what was asked for, else Ray if the program has connected to it."""
+    if wanted is None:
+        ray = sys.modules.get("ray")
+        return "ray" if ray is not None and ray.is_initialized() else "process"
+    if wanted not in ("process", "ray"):
+        raise Misuse(f'runtime is "process" or "ray"; got {wanted!r}')
+    return wanted

@@ -26,7 +26,10 @@ from .settings import TAKING_PART
 if TYPE_CHECKING:
     from .runner import Coordinator
 
-__all__ = ("Nursery",)
+__all__ = ("Nursery", "TRIES")
+
+# Processes of one newborn that may end before it is up.
+TRIES = 3
 
 
 class _Asked(NamedTuple):
@@ -34,6 +37,13 @@ class _Asked(NamedTuple):
 
     spawner: Seat
     doc: dict[str, Any]
+
+
+class _Birth(NamedTuple):
+    """A newborn that is under way."""
+
+    spawn: SpawnId
+    record: dict[str, Any]
 
 
 @dataclass
@@ -49,8 +59,8 @@ class Nursery:
 
     def __init__(self, coordinator: Coordinator) -> None:
         self.c = coordinator
-        # Newborns that have not said hello yet.
-        self.births: dict[Member, SpawnId] = {}
+        # Newborns that have not said hello yet, and what they are made of.
+        self.births: dict[Member, _Birth] = {}
         # Whether the driver has said of all it spawned; until then a name unknown here may be a newborn's.
         self.spawns_known = True
         self.put_off: dict[SpawnId, _Asked] = {}
@@ -107,28 +117,42 @@ class Nursery:
         birth = c.catalog.next_birth(c.lease, c.lineage)
         seat = Seat(Member(name, birth), record["class_name"], record["options"], spawn=spawn)
         c.roster.seats[name] = seat
-        self.births[seat.member] = spawn
+        self.births[seat.member] = _Birth(spawn, record)
         if record.get("main"):
             take_main(c.launcher.program, record["main"])
+        self._launch(seat)
+
+    def _launch(self, seat: Seat) -> None:
+        c = self.c
         try:
-            c.launcher.start(seat, "born", c.now(), args=record["args"])
+            c.launcher.start(seat, "born", c.now(), args=self.births[seat.member].record["args"])
         except SpawnFailed as error:
-            self.failed(seat, pack_error(error, participant=name))
+            self.failed(seat, pack_error(error, participant=seat.member.name))
+
+    def died(self, seat: Seat, text: str) -> None:
+        """The process of a newborn is gone before it said hello; perhaps that was none of its doing."""
+        seat.deaths += 1
+        if not seat.overdue and seat.deaths < TRIES:
+            self._launch(seat)
+            return
+        error = SpawnFailed(text, participant=seat.member.name)
+        self.failed(seat, pack_error(error, participant=seat.member.name))
 
     def born(self, seat: Seat) -> None:
         """A newborn is up and may be used."""
-        spawn = self.births.pop(seat.member, None)
-        if spawn is not None:
+        birth = self.births.pop(seat.member, None)
+        if birth is not None:
+            seat.deaths = 0
             self.c.notice("born", name=seat.member.name, class_name=seat.class_name)
-            self._answer(spawn, seat, None)
+            self._answer(birth.spawn, seat, None)
 
     def failed(self, seat: Seat, error: bytes) -> None:
         """A newborn did not come up: its spawner hears why, its seat is free."""
         c = self.c
         c.roster.seats.pop(seat.member.name, None)
-        spawn = self.births.pop(seat.member, None)
-        if spawn is not None:
-            self._answer(spawn, seat, error)
+        birth = self.births.pop(seat.member, None)
+        if birth is not None:
+            self._answer(birth.spawn, seat, error)
 
     def _answer(self, spawn: SpawnId, seat: Seat, error: bytes | None) -> None:
         c = self.c

@@ -205,8 +205,7 @@ class Recoverer:
         text = f"participant {name!r} ended before it was ready ({how}); look at its output above"
         if seat.overdue:
             text = f"participant {name!r} did not come up: {seat.overdue}"
-        error = SpawnFailed(text, participant=name)
-        self.c.nursery.failed(seat, pack_error(error, participant=seat.member.name))
+        self.c.nursery.died(seat, text)
         return True
 
     def _kills_again(self, seat: Seat, record: Any, how: str) -> bool:
@@ -240,6 +239,9 @@ class Recoverer:
         """A told handler raised: the participant's policy decides."""
         c = self.c
         policy, method = doc["policy"], doc["method"]
+        if policy == "overloaded":
+            c.overload.happened(seat, doc)
+            return
         sender, birth, sequence = doc["key"]
         where = f"{seat.member.name}.{method} raised {doc['text']} (message {sequence} from {sender!r})"
         if policy == "halt":
@@ -270,6 +272,7 @@ class Recoverer:
             epoch = c.catalog.bump_epoch(c.lease, c.lineage)
             row = c.store.newest_whole(c.settings.system, c.lineage, deep=self.deep, damage=damage)
             self.manifest = c.store.read_manifest(row)
+            c.departures.went_back(self.manifest.channels.get("departed", []))
         except Fenced as error:
             c.ended = f"fenced: {error}"
             return
@@ -293,12 +296,12 @@ class Recoverer:
             )
             return
         c.nursery.recovering()
+        c.overload.pending = None
         self.reason = reason
         self.row = row
         self.floor = max(c.newest, row.checkpoint, max((r.checkpoint for r in c._rows()), default=0))
         c.newest = self.floor
         self.images = dict(self.manifest.images)
-        c.departures.went_back(self.manifest.channels.get("departed", []))
         for seat in c.roster:
             image = self.images.get(seat.member.name)
             if image is None or image.birth != seat.member.birth:

@@ -79,6 +79,7 @@ class Coordinator:
         from .departures import Departures
         from .moving import Mover
         from .nursery import Nursery
+        from .overload import Overload
         from .parting import Parting
         from .recover import Recoverer
         from .service import Service
@@ -123,6 +124,7 @@ class Coordinator:
         self.service = Service(self)
         self.nursery = Nursery(self)
         self.departures = Departures(self)
+        self.overload = Overload(self)
         self.committer = Committer(self)
         self.mover = Mover(self)
         self.parting = Parting(self)
@@ -200,6 +202,7 @@ class Coordinator:
         self.recoverer.tick()
         self.nursery.tick()
         self.departures.tick()
+        self.overload.tick()
         self.parting.tick()
         self.begin_due()
 

@@ -126,7 +126,7 @@ class Service:
         """A participant asks for a name, or for a new participant, or says what it has asked for."""
         nursery = self.c.nursery
         if kind == "resolve":
-            nursery.resolve(seat, doc["name"], doc["births"])
+            nursery.resolve(seat, doc["name"], doc.get("births", []))
         elif kind == "spawns_told":
             nursery.spawns_known = True
         elif kind == "told_of_spawns":

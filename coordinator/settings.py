@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from cutline.barrier.cut import Claims
+from cutline.participant.outbox import OUTBOX_BYTES
+from cutline.participant.spill import SPILL_BYTES
 from cutline.participant.transport import Link
 from cutline.storage import Manifest
 
@@ -34,6 +36,8 @@ class Settings:
     max_deaths: int = 20
     spawn_timeout: float = 60.0
     by_reference: int = 1 << 20
+    outbox_bytes: int = OUTBOX_BYTES
+    spill_bytes: int = SPILL_BYTES
     # Where the system outlives its driver's process: seconds until it stops without one. None: it does not.
     driver_grace: float | None = None
     break_mode: str = ""

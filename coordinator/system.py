@@ -32,13 +32,15 @@ from cutline.errors import (
 from cutline.participant.driver import DriverState
 from cutline.participant.handle import Handle, bound_port
 from cutline.participant.host_process import start_beat
+from cutline.participant.outbox import OUTBOX_BYTES
 from cutline.participant.program import describe_program
+from cutline.participant.spill import SPILL_BYTES
 from cutline.storage import open_store
 
 from .departing import depart
 from .driver_port import DriverPort, outcome
 from .driver_seat import make_driver
-from .environment import Report, Told, told_by_environment
+from .environment import Report, Told, chosen_runtime, told_by_environment
 from .loops import run_loop, sealed
 from .ray_noise import OWN_PIDS
 from .supervise import supervise
@@ -63,6 +65,8 @@ def start(
     spawn_timeout: float = 60.0,
     driver_grace: float = 30.0,
     by_reference: int = 1 << 20,
+    outbox_bytes: int = OUTBOX_BYTES,
+    spill_bytes: int = SPILL_BYTES,
     fresh: bool = False,
     restore: str | None = None,
     quiet: bool = False,
@@ -92,6 +96,9 @@ def start(
         by_reference: bytes; on Ray, arguments with arrays that are at least so large travel through Ray's
             object store, and their large arrays arrive read-only, as Ray's do. 0: none. Calls of the driver
             that are logged (all but those in loops and those with ``durable=False``) travel as bytes.
+        outbox_bytes: what a participant has sent and others have not taken, from which on it takes nothing.
+        spill_bytes: where several wait for each other so, the room on disk for each one's; then the system
+            halts with `Overloaded`.
         fresh: begin anew even if there is something to resume. Nothing old is deleted.
         restore: a checkpoint id or a savepoint's label: begin a new lineage from there. Inputs that were
             logged after it are not delivered again.
@@ -115,7 +122,7 @@ def start(
     told = told_by_environment(storage, interval)
     tell_people(quiet)
     folder = Path(told.storage).absolute()
-    chosen = _runtime(runtime)
+    chosen = chosen_runtime(runtime)
     settings = {
         "system": name,
         "interval": told.interval,
@@ -128,6 +135,8 @@ def start(
         "driver_grace": driver_grace if chosen == "ray" else None,
         "check_awaits": check_awaits,
         "by_reference": by_reference,
+        "outbox_bytes": outbox_bytes,
+        "spill_bytes": spill_bytes,
         "break_mode": break_mode,
     }
     spec = {
@@ -143,15 +152,6 @@ def start(
         "restore": restore,
     }
     return System(spec, folder, quiet, told)
-
-
-def _runtime(wanted: str | None) -> str:
-    if wanted is None:
-        ray = sys.modules.get("ray")
-        return "ray" if ray is not None and ray.is_initialized() else "process"
-    if wanted not in ("process", "ray"):
-        raise Misuse(f'runtime is "process" or "ray"; got {wanted!r}')
-    return wanted
 
 
 class System:

@@ -38,6 +38,7 @@ Classes are cut by what the reader of the error would do next::
     │   └── NotRunning               no live system behind that storage folder
     └── SystemFault
         ├── SpawnFailed              a participant did not come up
+        ├── Overloaded               participants send each other more than they take, beyond memory and disk
         ├── ParticipantFailed        a handler raised where nobody hears it
         ├── ParticipantLeft          it has left the system and handles nothing more
         ├── SystemHalted             the system stopped handling messages; the cuts stay usable
@@ -90,6 +91,7 @@ __all__ = (
     "NotRunning",
     "SystemFault",
     "SpawnFailed",
+    "Overloaded",
     "ParticipantFailed",
     "ParticipantLeft",
     "SystemHalted",
@@ -260,6 +262,10 @@ class SystemFault(CutlineError):
 
 class SpawnFailed(SystemFault):
     """A participant did not come up."""
+
+
+class Overloaded(SystemFault):
+    """Participants send more than others take; ``facts["cycle"]`` names those that wait in a circle."""
 
 
 class ParticipantFailed(SystemFault):

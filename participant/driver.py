@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import queue
 import secrets
+import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
@@ -67,6 +68,10 @@ class DriverRunner(Runner):
         self.generation = 0
         self.highest = 0
         self.hold_until = 0.0
+        # Whether input waits for receivers to take what was sent; user threads read it.
+        self.is_full = False
+        # The thread that this runs on, which must never wait for itself.
+        self.ident = 0
         self.stability = Stability()
         self.waiting: dict[int, Future[Any]] = {}
         self.reads: set[int] = set()
@@ -85,6 +90,10 @@ class DriverRunner(Runner):
         self.went: Future[None] = Future()
 
     # -- input -----------------------------------------------------------------------------
+
+    def run(self) -> str:
+        self.ident = threading.get_ident()
+        return super().run()
 
     def other_event(self, event: Any) -> None:
         if isinstance(event, Submission):
@@ -155,7 +164,8 @@ class DriverRunner(Runner):
 
     def _holds(self) -> bool:
         """Whether what user code submits now may follow from answers that have not come again."""
-        if self.replay or self._spawning():
+        self.is_full = self.endpoint is not None and self.outbox.is_over(self.endpoint)
+        if self.replay or self._spawning() or self.is_full:
             return True
         if self.held_for and self.now() >= self.hold_until:
             self.held_for = []
@@ -208,7 +218,9 @@ class DriverRunner(Runner):
                 self.desk.kept.discard(keys.pop(next(iter(keys))))
             self.desk.kept.add(number)
         if kind == "spawn":
-            self.feed(Spawned(Spawn(number, target, arguments)))
+            # Whether the program has used the name before was looked at when it asked; after a rollback the
+            # log may have brought it back since. Who is there is who is meant.
+            self.feed(Spawned(Spawn(number, target, {**arguments, "get": True})))
         elif kind == "ask":
             self.applied.add(number)
             self.desk.asks[number] = (target, method, [])

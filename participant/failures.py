@@ -15,7 +15,7 @@ import msgpack
 from xxhash import xxh3_64_intdigest
 
 from cutline.barrier import Member
-from cutline.errors import ParticipantFailed
+from cutline.errors import Overloaded, ParticipantFailed
 
 from .desk import HandlerRaised
 from .messages import ANSWER, ASK, CHASE, decode_frame, encode_answer, pack_error
@@ -23,7 +23,7 @@ from .messages import ANSWER, ASK, CHASE, decode_frame, encode_answer, pack_erro
 if TYPE_CHECKING:
     from .runner import Runner
 
-__all__ = ("Skips", "skips_from", "report", "report_broken", "bury")
+__all__ = ("Skips", "skips_from", "report", "report_broken", "report_overload", "bury")
 
 _log = logging.getLogger("cutline")
 
@@ -85,8 +85,15 @@ def _tell(
         "method": method,
         "error": pack_error(cause, participant=runner.me.name),
         "text": f"{type(cause).__name__}: {cause}",
+        "waits": runner.outbox.waits,
     }
     runner.liaison.say("failed", **runner.failure)
+
+
+def report_overload(runner: Runner, error: Overloaded) -> None:
+    """More is sent than is taken, and there is no room left: the system halts."""
+    runner.tainted = True
+    _tell(runner, "overloaded", [runner.me.name, runner.me.birth, 0], "(its outbox)", error)
 
 
 def report_broken(runner: Runner, error: Exception) -> None:

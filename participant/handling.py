@@ -35,8 +35,10 @@ CHEAP = 0.0001
 MOST_UNTIMED = 16
 
 
-def handle_run(runner: Runner, channel: Incoming, rest: Iterator[list[Any]]) -> None:
-    """Handles messages of the oldest frame of `channel`; `rest` are those that were not processed."""
+def handle_run(
+    runner: Runner, channel: Incoming, rest: Iterator[list[Any]], *, once: bool = False
+) -> None:
+    """Handles messages of the oldest frame of `channel`, or one; `rest` are those that were not processed."""
     desk, now = runner.desk, runner.now
     first = channel.processed + 1
     run = _Run(runner, channel.peer, first)
@@ -46,7 +48,7 @@ def handle_run(runner: Runner, channel: Incoming, rest: Iterator[list[Any]]) -> 
     try:
         while run.handle(rest, batch):
             before, read = read, now()
-            if read >= until:
+            if once or read >= until:
                 return
             batch = min(2 * batch, MOST_UNTIMED) if read - before < CHEAP else 1
         if run.sequence == first:

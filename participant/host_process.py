@@ -33,6 +33,7 @@ from .processes import process_started
 from .program import install_program
 from .runner import Runner, Setup
 from .sabotage import sabotage
+from .spill import Spill
 from .transport_mixed import MixedTransport
 
 __all__ = ("serve", "start_beat", "BEAT_SECONDS", "build")
@@ -81,6 +82,7 @@ def build(spec: Mapping[str, Any], kind: type[Runner] = Parcelling, node: str = 
         launch=spec["launch"],
         check_awaits=spec["check_awaits"],
         by_reference=spec["by_reference"],
+        outbox_bytes=spec["outbox_bytes"],
         started=process_started(os.getpid()),
         node=node,
     )
@@ -107,6 +109,7 @@ def build(spec: Mapping[str, Any], kind: type[Runner] = Parcelling, node: str = 
         token, runner.post, spec["listen"], member.name, greeting=lambda: runner.peers.greeting()
     )
     runner.attach(transport, Persister(blobs, runner.post, member.name))
+    runner.outbox.spill = Spill(folder / "spill", spec["spill_bytes"])
     sabotage(runner, spec["break_mode"])
     return runner
 
@@ -155,7 +158,14 @@ def start_beat(runner: Runner, seconds: float = BEAT_SECONDS) -> Callable[[], No
             link = runner.liaison.link
             if link is not None:
                 link.send_control(
-                    pack_control("beat", epoch=-1, member=list(runner.me), running=running, held=held)
+                    pack_control(
+                        "beat",
+                        epoch=-1,
+                        member=list(runner.me),
+                        running=running,
+                        held=held,
+                        waits=runner.outbox.waits,
+                    )
                 )
 
     thread = threading.Thread(target=beat, name="cutline-beat", daemon=True)

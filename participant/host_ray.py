@@ -65,6 +65,11 @@ class _Hosted(RayRunner):
         if self.setup.by_reference:
             self.parcels.store = ray_store()
 
+    def _new_desk(self, instance: object) -> None:
+        super()._new_desk(instance)
+        # Options of what handlers spawn may name places of this cluster.
+        self.desk.cluster = cluster_name()
+
 
 class RayHost:
     """What `ray.remote` wraps; never subclassed by user code, never subclasses it."""

@@ -6,6 +6,7 @@ else that an image holds, as msgpack documents under fixed names (docs/format.md
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import msgpack
@@ -30,12 +31,17 @@ class Revived(NamedTuple):
     unresolved: dict[str, list[bytes]]
 
 
-def sections_of(desk: Desk, channels: ChannelTable, unresolved: dict[str, list[bytes]]) -> dict[str, bytes]:
-    """Everything of a participant that is not its state."""
+def sections_of(
+    desk: Desk,
+    channels: ChannelTable,
+    unresolved: dict[str, list[bytes]],
+    pack: Callable[[Sequence[Any]], bytes] = msgpack.packb,
+) -> dict[str, bytes]:
+    """Everything of a participant that is not its state; `pack` makes the section of what is unreleased."""
     return {
         "calls": msgpack.packb(desk_to_doc(desk)),
         "queued_in": msgpack.packb(incoming_to_doc(channels)),
-        "unreleased_out": msgpack.packb(outgoing_to_doc(channels)),
+        "unreleased_out": pack(outgoing_to_doc(channels)),
         "unresolved": msgpack.packb(unresolved),
         **({"spawns": msgpack.packb(spawns_to_doc(channels))} if channels.spawns else {}),
     }

@@ -41,6 +41,7 @@ from cutline.barrier.actions import (
 )
 from cutline.barrier.events import AtBoundary, EndpointEvent, Flush, LinkOpened
 from cutline.barrier.wire import pack_ack, pack_frame, pack_marker, unpack
+from cutline.errors import Overloaded
 from cutline.storage.blobs import BlobStore
 from cutline.storage.image import ImageRef, read_image
 
@@ -112,7 +113,7 @@ class Runner(Sending):
         # Packets of peers that were faster than the coordinator's word that this one is born.
         self.early: list[bytes] = []
         self.timers_at = 0.0
-        self.outbox = OutboxLimit()
+        self.outbox = OutboxLimit(setup.outbox_bytes)
         self.unresolved: dict[str, list[bytes]] = {}
         self.skips: failures.Skips = {}
         self.open_frame: Any = None
@@ -392,17 +393,22 @@ class Runner(Sending):
             self.departing.work()
             return
         channel = endpoint.head
-        if channel is None or self.now() >= self.timers_at:
+        try:
+            held = self.outbox.holds_up(endpoint, self.now())
+        except Overloaded as error:
+            failures.report_overload(self, error)
+            return
+        if not held and (channel is None or self.now() >= self.timers_at):
             # Between messages too: a mailbox that never empties must not hold up a timeout.
             self.timers_at = self.now() + FLUSH_AFTER
             self._fire_timers()
-        if channel is None or self.tainted or self.outbox.holds_up(endpoint, self.now()):
+        if channel is None or self.tainted or held:
             return
         frame = channel.frames[0]
         if self.open_frame is not frame:
             self.open_frame = frame
             self.open_messages = read_frame(frame.body, channel.processed + 1 - frame.first)
-        handle_run(self, channel, self.open_messages)
+        handle_run(self, channel, self.open_messages, once=self.outbox.overflowing)
         if channel.processed == frame.last:
             endpoint.consumed()
 

@@ -9,6 +9,8 @@ from typing import Any
 
 from cutline.barrier import Member
 
+from .outbox import OUTBOX_BYTES
+
 __all__ = ("Setup",)
 
 
@@ -27,5 +29,7 @@ class Setup:
     check_awaits: bool = False
     # Bytes from which on arguments travel by reference where that can be; 0: never.
     by_reference: int = 0
+    # Bytes that it sent and that are not released, from which on it takes no message.
+    outbox_bytes: int = OUTBOX_BYTES
     # The machine of a cluster that it runs on; empty where there is only one.
     node: str = ""

@@ -9,9 +9,11 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
+import msgpack
+
 from cutline.barrier.actions import Capture, Settle
 from cutline.barrier.events import CaptureFailed, Durable
-from cutline.errors import CaptureError
+from cutline.errors import CaptureError, Overloaded
 from cutline.storage.blobs import pack_key
 from cutline.storage.image import ImageRef
 
@@ -65,8 +67,10 @@ class Shutter:
             if runner.tainted:
                 raise CaptureError("a handler raised here; the participant waits for a rollback")
             captured = self.capturer.capture(runner.instance, number=action.checkpoint, against=against)
-            sections = sections_of(runner.desk, action.channels, runner.unresolved)
-        except CaptureError as error:
+            spill = runner.outbox.spill
+            pack = spill.pack if spill is not None else msgpack.packb
+            sections = sections_of(runner.desk, action.channels, runner.unresolved, pack)
+        except (CaptureError, Overloaded) as error:
             runner.feed(CaptureFailed(action.checkpoint, str(error)))
             return
         runner.captured(action.checkpoint)

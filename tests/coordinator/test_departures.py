@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from cutline.errors import StoreFull
 from cutline.storage import Store
 from cutline.storage.store import memory_store
 
@@ -158,6 +159,23 @@ def test_going_back_to_before_a_departure_brings_it_back(city: City, store: Stor
         city.hello(name, "restored", city.c.epoch)
     assert city.c.flowing and rows(store, city) == ["a", "b", "c", "driver"]
     assert city.lines["b"].last("resume")["left"] == []
+
+
+def test_a_catalog_that_is_away_only_delays_going_back(
+    city: City, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    who = departs(city, "a", ("b", 4))
+
+    def away(*_: Any) -> None:
+        raise StoreFull("no room")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(type(city.c.catalog), "remove_member", away)
+        city.dies("c")
+        assert city.c.recoverer.again_at is not None and not city.c.flowing
+    city.step(2.0)
+    assert member_of(city, "a") == who and not city.c.departures.docs
+    assert ("a", "restore") in [entry[:2] for entry in city.pad.launched]
 
 
 def test_one_that_has_departed_and_whose_checkpoint_is_given_up_by_a_loss_is_started_again(

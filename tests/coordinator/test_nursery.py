@@ -149,3 +149,23 @@ def test_a_spawn_that_comes_while_everybody_goes_back_is_asked_for_again_by_its_
     city.hello("b", "restored", city.c.epoch)
     city.step(1.0)
     assert births(city, "kid") == 1
+
+
+def test_a_newborn_whose_process_is_lost_is_started_again_and_not_for_ever(city: City) -> None:
+    city.spawn("kid", "a", 7)
+    for tries in (1, 2, 3):
+        assert births(city, "kid") == tries and spawned(city, "a") == []
+        city.dies("kid")
+    assert births(city, "kid") == 3 and city.c.roster.get("kid") is None
+    error = error_of(city.lines["a"].last("spawned"))
+    assert isinstance(error, SpawnFailed) and "ended by SIGKILL" in str(error)
+    city.spawn("kid", "a", 8)
+    city.dies("kid")
+    city.hello("kid", "born")
+    assert [number for number, _, _ in spawned(city, "a")] == [7, 8]
+
+
+def test_the_drivers_spawn_of_a_name_that_is_taken_means_whoever_has_it(city: City) -> None:
+    city.spawn("a", number=55, get=True)
+    found = city.lines["driver"].last("spawned")
+    assert found["number"] == 55 and found["error"] is None and births(city, "a") == 1

@@ -165,3 +165,10 @@ def test_wrapping_what_cannot_be_a_participant() -> None:
         cutline.wrap(Crowded)
     with pytest.raises(Misuse, match="takes a class"):
         cutline.wrap(len)
+
+
+def test_a_handler_spawns_and_what_it_spawned_leaves(system: cutline.System, cell: Any) -> None:
+    for _ in range(2):
+        assert ray.get(cell.grow.remote("child")) == "child"
+        system.stop_participant("child")
+        assert "child" not in system.status()["participants"]

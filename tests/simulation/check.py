@@ -105,7 +105,9 @@ class Checker:
                 nodes[name] = instance
         flying = money = 0
         for sender in tables:
-            for receiver in tables:
+            # A newborn that is in no cut yet may have been sent something: it is all in the sender's image.
+            named = [peer.name for peer in tables[sender].outgoing]
+            for receiver in dict.fromkeys([*tables, *named, *waiting[sender]]):
                 state = self._state_of(row, sender, receiver, tables, waiting)
                 flying += len(state)
                 if sender in nodes and receiver in nodes:
@@ -148,7 +150,7 @@ class Checker:
         found: dict[int, list[Any]] = {}
         processed = 0
         frames: list[Frame] = []
-        for peer, part in tables[receiver].incoming.items():
+        for peer, part in tables[receiver].incoming.items() if receiver in tables else ():
             if peer.name == sender:
                 processed = max(processed, part.processed)
                 frames += part.frames

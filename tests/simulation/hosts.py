@@ -34,7 +34,7 @@ from cutline.storage.blobs import BlobStore
 if TYPE_CHECKING:
     from .town import Town
 
-__all__ = ("CoordinatorProcess", "Launcher", "Participant", "Process", "SYSTEM", "TOKEN")
+__all__ = ("CoordinatorProcess", "Launcher", "Participant", "Process", "SYSTEM", "Slow", "TOKEN")
 
 SYSTEM = "simulated"
 TOKEN = "t"
@@ -87,7 +87,7 @@ class Process:
         self.transport.crash()
 
 
-class _Slow(Persister):
+class Slow(Persister):
     """Images become durable after a while, in the order in which they were captured."""
 
     def __init__(self, process: Participant, blobs: BlobStore) -> None:
@@ -104,15 +104,18 @@ class _Slow(Persister):
 
     def _first(self) -> None:
         if self._captured:
-            self._process.runner.post(self._write(self._captured.pop(0)))
-            self._process.wake()
+            self._tell(self._write(self._captured.pop(0)))
 
     def _write(self, job: PersistJob) -> Persisted:
         return write(self._blobs, job)
 
     def drain(self) -> None:
         while self._captured:
-            self._process.runner.post(self._write(self._captured.pop(0)))
+            self._tell(self._write(self._captured.pop(0)))
+
+    def _tell(self, outcome: Persisted) -> None:
+        self._process.runner.post(outcome)
+        self._process.wake()
 
     def close(self) -> None:
         """Nothing to end."""
@@ -147,7 +150,7 @@ class Participant(Process):
             f"{member.name}/{self.pid}",
             lambda: self.runner.peers.greeting(),
         )
-        self.runner.attach(self.transport, _Slow(self, self.runner.blobs))
+        self.runner.attach(self.transport, Slow(self, self.runner.blobs))
 
     def _build(self, setup: Setup, store: Store) -> Runner:
         return self.kind(

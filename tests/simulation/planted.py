@@ -27,16 +27,19 @@ from cutline.participant.desk import Desk
 from cutline.participant.ingress import IngressLog
 from cutline.participant.liaison import Liaison
 from cutline.participant.peers import Peers
+from cutline.participant.persist import write
 from cutline.participant.runner import Runner
 from cutline.storage import collect
 from cutline.storage.blobs import parts_of
 from cutline.storage.directory import DirectoryBlobs
 from cutline.storage.leases import LeaseTable
+from cutline.storage.memory import MemoryBlobs
 from cutline.storage.sqlite import SqliteCatalog
 from tests.barrier.planted import PLANTED as IN_BARRIER
 from tests.barrier.planted import UNPROVED, check_off
 
 from .disk import SimulatedDisk
+from .hosts import Slow
 from .program import Log
 
 __all__ = ("PLANTED",)
@@ -63,9 +66,7 @@ _FROM_BARRIER = (
     "a late marker of a decided id is honoured",
     "data flows before everybody is restored",
     "a confirmation of an older epoch counts",
-    "prepared before the image is durable",
     "all but one prepared are enough",
-    "a fate is announced before its row",
     "the base of a delta is the newest capture",
     "a capture inside a frame counts the frame as not handled",
 )
@@ -147,10 +148,20 @@ def _no_token(patch: Patch) -> None:
     patch.setattr(LeaseTable, "fence", lambda self, connection, lease: None)
 
 
+@planted("a fate is announced before its row")
+def _announced_early(patch: Patch) -> None:
+    real = Committer.decide
+
+    def decide(self: Committer, action: Any) -> Any:
+        for seat in self.c.roster:
+            self.c.say(seat.link, "settled", checkpoint=action.checkpoint, committed=action.commit)
+        return real(self, action)
+
+    patch.setattr(Committer, "decide", decide)
+
+
 @planted("a fate is decided twice")
 def _decided_twice(patch: Patch) -> None:
-    real = SqliteCatalog._undecided_row
-
     def undecided_row(self: SqliteCatalog, connection: Any, lease: Any, *place: Any) -> Any:
         self._leases.fence(connection, lease)
         return self._existing(connection, *place[:2])
@@ -167,7 +178,6 @@ def _decided_twice(patch: Patch) -> None:
             return None
         return RowDecided(action.checkpoint, False, str(error))
 
-    del real
     patch.setattr(SqliteCatalog, "_undecided_row", undecided_row)
     patch.setattr(Committer, "_undecidable", undecidable)
 
@@ -188,6 +198,28 @@ def _taken_for_abort(patch: Patch) -> None:
 
 
 # -- images ----------------------------------------------------------------------------------------------
+
+
+class _Scratch(MemoryBlobs):
+    """Writes to nowhere, reads what is there."""
+
+    def __init__(self, below: Any) -> None:
+        super().__init__()
+        self.read, self.read_into, self.size = below.read, below.read_into, below.size  # type: ignore
+
+
+@planted("prepared before the image is durable")
+def _prepared_early(patch: Patch) -> None:
+    real = Slow.submit
+
+    def submit(self: Slow, job: Any) -> None:
+        outcome = write(_Scratch(self._blobs), job)
+        self._process.runner.post(outcome)
+        self._process.wake()
+        real(self, job)
+
+    patch.setattr(Slow, "submit", submit)
+    patch.setattr(Slow, "_tell", lambda self, outcome: None)
 
 
 @planted("an abort drops what had changed")

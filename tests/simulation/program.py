@@ -30,7 +30,7 @@ from .world import Violation
 if TYPE_CHECKING:
     from .town import Town
 
-__all__ = ("Driver", "Log", "Program")
+__all__ = ("ACTIVITIES", "Driver", "Log", "Program")
 
 ACTIVITIES = ("token", "transfer", "stage", "flood", "echo", "shop", "ask", "refuse", "flaky", "child")
 
@@ -171,6 +171,11 @@ class Program:
         """One thing, and another one later."""
         if not self.stopped:
             self.world.after(self.world.span(self.pace / 4, self.pace * 4), self.go)
+        started = self.town.driver
+        if started is not None and started.runner.went.done() and started.runner.went.exception() is not None:
+            # The start has failed: cut 0 could not be written, say. The user runs it again.
+            self.world.note("the start fails", started.runner.went.exception())
+            self.town.run_again()
         driver = self.driver
         if driver is None:
             return

@@ -262,9 +262,13 @@ class Town:
     def cut_power(self) -> None:
         """Everything dies at once; what was not synced is gone; the program is run again."""
         self.world.fault("power cut")
+        self.media.cut_power()
+        self.run_again()
+
+    def run_again(self) -> None:
+        """Nothing of the program's is left; it is started anew."""
         for process in self.processes():
             process.crash()
-        self.media.cut_power()
         self.given_up.clear()
         self.endpoint = ""
         self.driver = None

@@ -20,7 +20,7 @@ __all__ = ("Violation", "World")
 
 START = 1000.0
 # Moments after which a schedule has lost its way: something goes round without end.
-MOST_MOMENTS = 400_000
+MOST_MOMENTS = 150_000
 
 
 class Violation(Exception):

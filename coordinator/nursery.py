@@ -68,6 +68,8 @@ class Nursery:
 
     def tick(self) -> None:
         """What was put off: until data flows, or until whoever has the name is up."""
+        for name in list(self.doubts):
+            self._drop_the_gone(name)
         if not self.put_off or not self.c.flowing:
             return
         put_off, self.put_off = self.put_off, {}
@@ -228,10 +230,21 @@ class Nursery:
         if doubt is None:
             return
         doubt.waiting.pop(seat.member, None)
-        if not doubt.waiting:
-            del self.doubts[name]
-            for asker, births in doubt.askers:
+        self._end_doubt(name)
+
+    def _end_doubt(self, name: str) -> None:
+        if not self.doubts[name].waiting:
+            for asker, births in self.doubts.pop(name).askers:
                 self._tell(asker, name, births)
+
+    def _drop_the_gone(self, name: str) -> None:
+        """Who has left, or is on its way out, since it was asked will not answer, and spawns nobody."""
+        waiting = self.doubts[name].waiting
+        for member in list(waiting):
+            seat = self.c.roster.get(member.name)
+            if seat is None or seat.member != member or seat.phase != "running":
+                del waiting[member]
+        self._end_doubt(name)
 
     def reconnected(self, seat: Seat) -> None:
         """What a participant was asked may have been lost with its link."""

@@ -357,4 +357,7 @@ class Liaison:
         else:
             self.failed_births[spawn.name] = error
             self.unknown(spawn.name)
+            if any(peer.name == spawn.name for peer in runner.endpoint.pending_dials()):
+                # Somebody else has the name, and something is on its way there: where that is was not asked.
+                self.resolve(spawn.name)
         runner.spawn_answered(spawn, error)

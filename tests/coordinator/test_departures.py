@@ -269,3 +269,14 @@ def test_who_reconnects_hears_what_it_may_have_missed(city: City) -> None:
     city.hello("b", "running", city.c.epoch)
     assert told(city, "b", "left") == [(*who, 1)]
     assert told(city, "b", "leaving") == [tuple(member_of(city, "a"))]
+
+
+def test_who_departs_after_it_was_asked_of_a_name_holds_nobody_up(city: City) -> None:
+    city.say("b", "resolve", name="kid", births=[])
+    for name in ("b", "c", "driver"):
+        city.say(name, "told_of_spawns", name="kid")
+    assert "resolved" not in city.lines["b"].kinds()
+    city.say("a", "leaving", peers=[])
+    departs(city, "a")
+    city.step(1.0)
+    assert city.lines["b"].last("resolved")["birth"] is None

@@ -9,9 +9,10 @@ import pytest
 
 import cutline
 from cutline.barrier import Member
+from cutline.barrier.events import Released
 from cutline.errors import DuplicateName, SpawnFailed, UnknownParticipant
 from cutline.participant.handle import Handle
-from cutline.participant.messages import pack_error, unpack_error
+from cutline.participant.messages import encode_tell, pack_error, unpack_error
 from cutline.participant.runner import Runner
 
 from .test_runner import Counter, heard, tell
@@ -147,6 +148,31 @@ def test_a_newborn_that_never_comes_up_answers_with_the_reason(town: Town, error
     assert heard(maker) == [type(error).__name__] and not maker.tainted
     assert [entry[-1] for entry in maker.desk.dead_letters] == ["kid.hear"]
     assert [doc["name"] for _, doc in town.said("undelivered")] == ["kid"]
+
+
+def test_a_name_that_is_taken_keeps_up_nothing_for_whoever_has_it(town: Town) -> None:
+    maker = maker_of(town)
+    kid = town.add("kid", Counter)
+    town.start("kid")
+    tell(maker, "maker", "make", "kid", 1)
+    town.settle()
+    answer(town, "kid", kid.me.birth)
+    cut = town.checkpoint()
+    assert heard(kid) == [1]
+    # Where everybody is has to be asked anew, and nobody asks of a name that is to be born.
+    town.recover(cut)
+    maker._bind()
+    tell(maker, "maker", "make", "kid", 2)
+    town.settle()
+    maker.feed(Released(kid.me, [encode_tell("hear", [3])]))
+    town.settle()
+    assert not town.said("resolve")
+    answer(town, "kid", error=pack_error(DuplicateName("taken"), participant="kid"))
+    where = {"birth": kid.me.birth, "address": kid.address, "gone": [], "left": False}
+    assert town.said("resolve")[-1][1]["name"] == "kid"
+    town.say("maker", "resolved", name="kid", **where, **town.view())
+    town.settle()
+    assert heard(kid) == [1, 2, 3]
 
 
 def test_an_async_handler_that_is_run_again_spawns_once(town: Town) -> None:

@@ -10,6 +10,7 @@ import asyncio
 from typing import Any
 
 import cutline
+from cutline.errors import DuplicateName, ParticipantLeft
 from cutline.participant.handle import Handle
 
 __all__ = ("Node", "Numbers", "BOOKED")
@@ -40,14 +41,22 @@ class Numbers:
 class Node:
     """One participant. `peers` are handles of all, itself included."""
 
-    def __init__(self, name: str, peers: list[Handle], balance: int, weight: int) -> None:
+    def __init__(
+        self, name: str, peers: list[Handle], balance: int, weight: int, term: int = 0, called: str = ""
+    ) -> None:
+        # Its name in the books: a participant's name may be used again when it has left.
         self.name = name
+        # What others book it under: its name as a participant.
+        self.called = called or name
+        # Messages after which it leaves; 0: never.
+        self.term = term
         self.peers = peers
         # Those of its birth: a suspended handler is run again with what it read the first time.
         self.first = tuple(peers)
         self.balance = balance
         self.sent: dict[str, list[int]] = {}
         self.got: dict[str, list[int]] = {}
+        self.children: list[Handle] = []
         self.inputs: list[int] = []
         self.line: list[int] = []
         self.served: list[int] = []
@@ -75,6 +84,8 @@ class Node:
 
     def _hear(self, sender: str, number: int) -> None:
         self.got.setdefault(sender, []).append(number)
+        if self.term and sum(map(len, self.got.values())) == self.term:
+            cutline.leave()
         if self.ballast:
             self.ballast[self._draw(len(self.ballast))] ^= 1
 
@@ -97,7 +108,10 @@ class Node:
             for peer in range(len(self.peers)):
                 self._send(peer, "flood")
         elif activity == "child":
-            self._bear(f"c{number}", amount)
+            if number % 2:
+                self._bear(f"c{number}", amount)
+            else:
+                self._bear_again(f"c{number}", f"{self.name}'s {number % 4}")
         elif activity == "echo":
             ref = self._send(to, "echo", number, ask=True)
             ref.then(self.on_echo, number)
@@ -109,18 +123,43 @@ class Node:
             self.peers = [*self.peers, peer]
 
     def _bear(self, name: str, amount: int) -> None:
-        """A child, which is spoken to before it is up."""
-        child = cutline.spawn(name, Node, name, self.peers, 0, 0)
+        """A child, which is spoken to before it is up, and may leave soon."""
+        child = cutline.spawn(name, Node, name, self.peers, 0, 0, self._draw(6))
+        self.children = [*self.children, child][-3:]
         for _ in range(amount):
-            number = Numbers.fresh()
-            self.sent.setdefault(name, []).append(number)
-            child.token.tell(self.name, number, 2)
+            self._tell_child(child)
+
+    def _bear_again(self, booked: str, name: str) -> None:
+        """A child under a name that another one may have, or have had: it is asked first."""
+        child = cutline.spawn(name, Node, booked, self.peers, 0, 0, 1 + self._draw(6), name)
+        child.booked.remote().then(self.on_child, booked, child, error=self.on_no_child)
+
+    def booked(self) -> str:
+        """Its name in the books."""
+        return self.name
+
+    def on_child(self, found: str, booked: str, child: Handle) -> None:
+        """The child is up, or another one has its name."""
+        if found == booked:
+            self.children = [*self.children, child][-3:]
+            self._tell_child(child)
+
+    def on_no_child(self, error: Exception, booked: str, child: Handle) -> None:
+        """The name was taken, or the child has left."""
+        assert isinstance(error, (DuplicateName, ParticipantLeft)), error
+
+    def _tell_child(self, child: Handle) -> None:
+        number = Numbers.fresh()
+        self.sent.setdefault(child._cutline_name, []).append(number)
+        child.token.tell(self.name, number, 2)
 
     # -- activities ------------------------------------------------------------------------
 
     def token(self, sender: str, number: int, ttl: int) -> None:
         """Goes on, sometimes as two."""
         self._hear(sender, number)
+        if self.children and not self._draw(4):
+            self._tell_child(self.children[self._draw(len(self.children))])
         if ttl > 0:
             for _ in range(1 + (self._draw(8) == 0)):
                 self._send(self._draw(len(self.peers)), "token", ttl - 1)

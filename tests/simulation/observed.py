@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from cutline.barrier.actions import EndpointAction, SendAck
-from cutline.barrier.events import EndpointEvent, FrameArrived, Initiated, MarkerArrived
+from cutline.barrier.actions import Depart, EndpointAction, SendAck
+from cutline.barrier.events import EndpointEvent, FrameArrived, Initiated, Leave, MarkerArrived
 from cutline.participant.parcelling import ParcelDriver, Parcelling
 from cutline.participant.runner import Runner
 from cutline.participant.transport import LinkDown
@@ -22,6 +22,7 @@ class _Observed(Runner):
     world: World
     fenced_before = 0
     told: Callable[[int, bool], None]
+    departed: Callable[[object], None]
 
     def feed(self, event: EndpointEvent) -> None:
         endpoint = self.endpoint
@@ -30,6 +31,8 @@ class _Observed(Runner):
             return
         hits = self.world.hits
         before = endpoint.due
+        if isinstance(event, Leave) and endpoint.snapshot.full:
+            hits["leave in a snapshot"] += 1
         if isinstance(event, MarkerArrived):
             channel = endpoint.incoming.get(event.stamp.sender)
             received = channel.received if channel is not None else 0
@@ -53,6 +56,9 @@ class _Observed(Runner):
         for action in actions:
             if isinstance(action, SendAck) and 0 <= action.positions.released < action.positions.received:
                 self.world.hits["released withheld"] += 1
+            elif isinstance(action, Depart):
+                self.world.hits["departure"] += 1
+                self.departed(self.instance)
         super()._perform(actions)
 
     def captured(self, checkpoint: int) -> None:

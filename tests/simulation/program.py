@@ -74,7 +74,8 @@ class Driver(Participant):
             wall=self.now,
             now=self.now,
         )
-        runner.world, runner.told = self.world, self.town.checker.told
+        runner.world = self.world
+        runner.told, runner.departed = self.town.checker.told, self.town.checker.departed
         return runner
 
     def begin(self) -> None:

@@ -31,6 +31,7 @@ SITUATIONS = {
     "link lost with frames under way": 500,
     "packet of another epoch or run refused": 20,
     "join in a snapshot": 50,
+    "leave in a snapshot": 20,
     "overlap with the older aborted": 100,
     "cut with messages in flight": 2000,
     "zombie coordinator refused": 10,

@@ -78,7 +78,8 @@ class _Participant(Participant):
     def _build(self, setup: Any, store: Store) -> Any:
         runner = super()._build(setup, store)
         assert isinstance(runner, ObservedRunner)
-        runner.world, runner.told = self.world, self.town.checker.told
+        runner.world = self.world
+        runner.told, runner.departed = self.town.checker.told, self.town.checker.departed
         return runner
 
 
@@ -331,9 +332,9 @@ class Town:
         if not driver.runner.went.done() or driver.runner.replay or driver.runner.submissions:
             return False
         names = {seat.member.name for seat in made.roster if seat.phase == "running"}
-        if any(seat.phase != "running" for seat in made.roster) or DRIVER not in names:
+        if any(seat.phase not in ("running", "departed") for seat in made.roster) or DRIVER not in names:
             return False
-        known = set(driver.runner.known_names)
+        known = self.program.spawned & set(driver.runner.known_names)
         return known <= names and all(self._rests(p) for p in [*self.participants(), driver])
 
     def _rests(self, process: Participant) -> bool:

@@ -9,7 +9,7 @@ CANDIDATES := $(or $(PYTHON),python3 python3.13 python3.12 python3.11 python3.10
 USABLE := import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 10))
 PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check
 
-.PHONY: test test-cluster check demo bench clean test-adoption mutate simulate
+.PHONY: test test-cluster check demo bench clean test-adoption mutate simulate simulate-scale
 .DEFAULT_GOAL := test
 
 test: $(STAMP)
@@ -34,6 +34,10 @@ mutate: $(STAMP)
 RUNS := 1500
 simulate: $(STAMP)
 	$(BIN)/python -m tests.simulation.run --runs $(RUNS)
+
+# Messages and processor time of a snapshot, from ten to ten thousand participants, and of a frame: a minute.
+simulate-scale: $(STAMP)
+	$(BIN)/python -m tests.simulation.scale
 
 check: $(STAMP)
 	$(BIN)/ruff check .

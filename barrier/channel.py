@@ -23,7 +23,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Sequence
-from itertools import accumulate
+from itertools import accumulate, takewhile
 
 from .messages import Frame, InPart, Mark, Member, OutPart, Positions, chain
 
@@ -130,11 +130,11 @@ class Outgoing:
         """
         if not self.linked or self.transmitted >= self.sent:
             return []
+        # From the newest backwards: those that have travelled may be many, kept until they are released.
+        waiting = list(takewhile(lambda frame: frame.last > self.transmitted, reversed(self.frames)))
         ready: list[Frame] = []
         size = 0
-        for frame in self.frames:
-            if frame.last <= self.transmitted:
-                continue
+        for frame in reversed(waiting):
             size += len(frame.body)
             if frame.last > self.limit or self.budget <= 0 or (ready and size > self.budget):
                 break

@@ -160,9 +160,13 @@ Action = Prepare | WriteManifest | Decide | Announce | Bury | Forget
 Prove = Callable[[Mapping[Member, Claims], Mapping[Member, Departed]], list[str]]
 
 
+# Who takes part, in order: asked for each that prepares.
+_Roster = Mapping[Member, None]
+
+
 @dataclass(slots=True)
 class _Collecting:
-    roster: tuple[Member, ...]
+    roster: _Roster
     full: bool
     deadline: float
     claims: dict[Member, Claims] = field(default_factory=dict)
@@ -171,7 +175,7 @@ class _Collecting:
 
 @dataclass(slots=True)
 class _Writing:
-    roster: tuple[Member, ...]
+    roster: _Roster
     full: bool
     # Who had left when the cut was begun, and is not spoken of in it.
     unnamed: tuple[Member, ...]
@@ -179,7 +183,7 @@ class _Writing:
 
 @dataclass(slots=True)
 class _Deciding:
-    roster: tuple[Member, ...]
+    roster: _Roster
     full: bool
     unnamed: tuple[Member, ...] = ()
 
@@ -197,7 +201,8 @@ class GlobalCommit:
         """One event in, its actions out."""
         if isinstance(event, Begun):
             assert event.checkpoint not in self._open, f"checkpoint {event.checkpoint} was begun before"
-            self._open[event.checkpoint] = _Collecting(event.roster, event.full, event.deadline)
+            roster = dict.fromkeys(event.roster)
+            self._open[event.checkpoint] = _Collecting(roster, event.full, event.deadline)
             return [Prepare(event.checkpoint)]
         if isinstance(event, Leaves):
             self.departed[event.member] = event.end
@@ -221,7 +226,7 @@ class GlobalCommit:
             # A cut with a smaller id was captured before, and may speak of them still.
             settled = event.committed and event.checkpoint == min(self._open)
             del self._open[event.checkpoint]
-            said = Announce(event.checkpoint, event.committed, event.reason, state.roster)
+            said = Announce(event.checkpoint, event.committed, event.reason, tuple(state.roster))
             unnamed = state.unnamed if settled and isinstance(state, _Deciding) else ()
             return [said, *self._bury(), *self._forget(unnamed)]
         if isinstance(event, Complained):

@@ -76,6 +76,8 @@ def claims_of(table: ChannelTable) -> Claims:
 
 def named(claims: Mapping[Member, Claims], departed: Mapping[Member, Departed]) -> dict[Member, Departed]:
     """Those of `departed` whom the cut still speaks of: by a channel, or as somebody to be born."""
+    if not departed:
+        return {}
     peers = {peer: None for said in claims.values() for peer in (*said.incoming, *said.outgoing)}
     found = {}
     for member, end in departed.items():
@@ -91,20 +93,22 @@ def check(claims: Mapping[Member, Claims], departed: Mapping[Member, Departed] =
     `departed`: who had left when it was begun.
     """
     ends = {**claims, **{member: end.claims for member, end in departed.items()}}
-    channels: dict[tuple[Member, Member], None] = {}
-    for member, said in claims.items():
-        channels.update(((peer, member), None) for peer in said.incoming)
-        channels.update(((member, peer), None) for peer in said.outgoing)
-    violations: list[str] = []
-    for sender, receiver in channels:
-        out = ends[sender].outgoing.get(receiver, _NOTHING_OUT) if sender in ends else None
-        into = ends[receiver].incoming.get(sender, _NOTHING_IN) if receiver in ends else None
-        fault = _fault(out, into)
-        if fault:
-            violations.append(
-                f"channel {sender.name}#{sender.birth} -> {receiver.name}#{receiver.birth}: {fault}"
-            )
-    return violations
+    faults: list[tuple[Member, Member, str]] = []
+    for receiver, heard in claims.items():
+        for sender, into in heard.incoming.items():
+            other = ends.get(sender)
+            fault = _fault(other and other.outgoing.get(receiver, _NOTHING_OUT), into)
+            if fault:
+                faults.append((sender, receiver, fault))
+    for sender, said in claims.items():
+        for receiver, out in said.outgoing.items():
+            other = ends.get(receiver)
+            if receiver in claims and other is not None and sender in other.incoming:
+                continue
+            fault = _fault(out, other and other.incoming.get(sender, _NOTHING_IN))
+            if fault:
+                faults.append((sender, receiver, fault))
+    return [f"channel {a.name}#{a.birth} -> {b.name}#{b.birth}: {fault}" for a, b, fault in faults]
 
 
 def _fault(out: OutClaim | None, into: InClaim | None) -> str:

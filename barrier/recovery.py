@@ -61,7 +61,8 @@ class Restoring(NamedTuple):
     epoch: int
     checkpoint: int
     roster: tuple[Member, ...]
-    waiting: tuple[Member, ...]
+    # Those whose confirmation is outstanding; each leaves it by its own.
+    waiting: dict[Member, None]
 
 
 class Recovery:
@@ -74,15 +75,15 @@ class Recovery:
         """One event in, its actions out."""
         if isinstance(event, Begin):
             assert event.epoch > self.state.epoch, f"epoch {event.epoch} is not newer than {self.state.epoch}"
-            self.state = Restoring(event.epoch, event.checkpoint, event.roster, event.roster)
+            waiting = dict.fromkeys(event.roster)
+            self.state = Restoring(event.epoch, event.checkpoint, event.roster, waiting)
             asks: list[RollBack | Resume] = [RollBack(m, event.epoch, event.checkpoint) for m in event.roster]
             return asks or self._finish(self.state)
         state = self.state
         if not isinstance(state, Restoring) or event.epoch != state.epoch:
             return []
-        waiting = tuple(member for member in state.waiting if member != event.member)
-        self.state = state._replace(waiting=waiting)
-        return [] if waiting else self._finish(state)
+        state.waiting.pop(event.member, None)
+        return [] if state.waiting else self._finish(state)
 
     def _finish(self, state: Restoring) -> list[RollBack | Resume]:
         self.state = Steady(state.epoch)

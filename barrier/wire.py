@@ -8,7 +8,7 @@ encoding here too.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgpack
@@ -32,6 +32,7 @@ __all__ = (
 )
 
 PROTOCOL = 1
+_NOBODY: Mapping[tuple[str, int], Member] = {}
 _FRAME, _MARKER, _ACK = 1, 2, 3
 _HEAD_SHAPE = (int, str, int, str, int, str, int)
 _MARK_SHAPE = (int, int, bool)
@@ -101,11 +102,15 @@ def claims_to_doc(table: ChannelTable) -> dict[str, Any]:
     return {"incoming": incoming, "outgoing": outgoing, "spawns": [spawn.number for spawn in table.spawns]}
 
 
-def claims_from_doc(doc: dict[str, Any]) -> Claims:
-    """The reverse of `claims_to_doc`."""
-    incoming = {Member(name, birth): InClaim(p, q, digest) for name, birth, p, q, digest in doc["incoming"]}
+def claims_from_doc(doc: dict[str, Any], known: Mapping[tuple[str, int], Member] = _NOBODY) -> Claims:
+    """The reverse of `claims_to_doc`. Members in `known` are not made anew: a cut names each many times."""
+    find = known.get
+    incoming = {
+        find((name, birth)) or Member(name, birth): InClaim(p, q, digest)
+        for name, birth, p, q, digest in doc["incoming"]
+    }
     outgoing = {
-        Member(name, birth): OutClaim(last, released, {end: digest for end, digest in ends})
+        find((name, birth)) or Member(name, birth): OutClaim(last, released, dict(ends))
         for name, birth, last, released, ends in doc["outgoing"]
     }
     return Claims(incoming, outgoing, tuple(doc.get("spawns", ())))

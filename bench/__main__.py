@@ -1,7 +1,8 @@
 """``python -m bench [--json] [--only ROW,...]``: measure, and print one line per row or one JSON document.
 
 A measurement is a module ``bench/bench_<row>.py`` with a function ``measure() -> bench.row.Row``; the file's
-name is the row's name, so that ``--only`` loads nothing else.
+name is the row's name, so that ``--only`` loads nothing else. Where a figure has two targets it returns
+a list of rows, that of its name first.
 """
 
 from __future__ import annotations
@@ -71,10 +72,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     rows: list[Row] = []
     for name in wanted:
-        row: Row = import_module(f"bench.bench_{name}").measure()
-        rows.append(row)
-        if not options.json:
-            print(_line(row), flush=True)
+        found: Row | list[Row] = import_module(f"bench.bench_{name}").measure()
+        for row in found if isinstance(found, list) else [found]:
+            rows.append(row)
+            if not options.json:
+                print(_line(row), flush=True)
     if options.json:
         print(json.dumps({"machine": _machine(), "rows": [row.to_doc() for row in rows]}, indent=2))
     elif not known:

@@ -18,6 +18,7 @@ from cutline.storage import Lease, Owner, Store, open_store, store_path
 from cutline.storage.verify import faults_of
 
 from .client import Client
+from .cycles import seldom_looking
 from .ending import await_ends
 from .launch import Launcher, ProcessLauncher
 from .runner import LEASE_SECONDS, Coordinator, Settings
@@ -34,7 +35,8 @@ _GRACE = 2.0
 def coordinate(coordinator: Coordinator, store: Store, spec: dict[str, Any]) -> str:
     """Coordinates until the end, then lets go of everything; returns why it ended."""
     try:
-        reason = coordinator.run()
+        with seldom_looking():
+            reason = coordinator.run()
     except BaseException:
         # It failed; whoever takes over needs the participants, and the folder that their sockets are in.
         coordinator.transport.close()

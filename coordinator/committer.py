@@ -37,7 +37,7 @@ class Committer:
         driver = next((member for member in action.reports if member.name == DRIVER), None)
         if driver is not None:
             entry.driver = action.claims[driver], action.reports[driver]["facts"]
-        facts = {member.name: dict(report["facts"]) for member, report in action.reports.items()}
+        facts = {member.name: report["facts"] for member, report in action.reports.items()}
         entry.summary = {
             "participants": len(images),
             "in_flight_messages": in_flight(action.claims, action.departed),

@@ -37,6 +37,7 @@ from cutline.storage import CheckpointRow, Manifest, MemberImage
 from .launch import Ended
 from .roster import Seat, spawn_of
 from .undone import undone
+from .watch import Watch
 
 if TYPE_CHECKING:
     from .runner import Coordinator
@@ -56,12 +57,15 @@ class Recoverer:
 
     def __init__(self, coordinator: Coordinator) -> None:
         self.c = coordinator
+        self.watch = Watch(coordinator)
         self.gathering = False
         self.gather_until = 0.0
         self.grace_until = 0.0
         self.began = 0.0
         self.manifest: Manifest | None = None
         self.images: dict[str, MemberImage] = {}
+        # The catalog's rows of the participants, read once in a recovery that needs them.
+        self.members: dict[str, tuple[int, dict[str, Any]]] | None = None
         self.row: CheckpointRow
         self.floor = 0
         self.causes: list[dict[str, Any]] = []
@@ -116,8 +120,7 @@ class Recoverer:
         self.gathering = False
         if not missing and not out_of_step:
             c.notice("coordinator_back", pid=os.getpid())
-            for seat in c.roster:
-                c.say(seat.link, "initiate", **c.view())
+            c.tell((seat.link for seat in c.roster), "initiate", **c.view())
             return
         self.recover("the coordinator and others were lost")
 
@@ -302,6 +305,7 @@ class Recoverer:
         self.floor = max(c.newest, row.checkpoint, max((r.checkpoint for r in c._rows()), default=0))
         c.newest = self.floor
         self.images = dict(self.manifest.images)
+        self.members = None
         for seat in c.roster:
             image = self.images.get(seat.member.name)
             if image is None or image.birth != seat.member.birth:
@@ -335,11 +339,12 @@ class Recoverer:
             self._launch(seat)
 
     def _seat_of(self, member: Member) -> Seat:
-        c = self.c
         # In a fork, or for somebody whose name another one has by now, the row is of no use.
         about = self.manifest.channels["members"][member.name] if self.manifest is not None else {}
         seat = Seat(member, about["class_name"], about["options"], phase="lost", spawn=spawn_of(about))
-        known = c.catalog.members(c.lineage).get(member.name)
+        if self.members is None:
+            self.members = self.c.catalog.members(self.c.lineage)
+        known = self.members.get(member.name)
         if known is not None and known[0] == member.birth:
             seat.flight, seat.node = known[1]["flight"], known[1].get("node", "")
         return seat
@@ -408,17 +413,17 @@ class Recoverer:
         c = self.c
         self.c.committed = max(self.c.committed, action.checkpoint)
         self.c.parent = self.row.place
-        classes = {seat.member.name: seat.class_name for seat in c.roster if seat.member in action.roster}
+        members = dict.fromkeys(action.roster)
+        seats = [seat for seat in c.roster if seat.member in members]
+        classes = {seat.member.name: seat.class_name for seat in seats}
         # First, because their recorders keep what was undone only until data flows.
         self._tell_of(action.checkpoint)
-        for seat in c.roster:
-            if seat.member in action.roster:
-                seat.phase = "parked" if seat.phase == "parked" else "running"
-                self.keep(seat)
-                skips = self.skips_of(seat)
-                roster = classes if seat.member.name == DRIVER else {}
-                about = {"roster": roster, "skips": skips, "left": c.departures.all_for(seat.member)}
-                c.say(seat.link, "resume", checkpoint=action.checkpoint, **about)
+        for seat in seats:
+            seat.phase = "parked" if seat.phase == "parked" else "running"
+            self.keep(seat)
+            roster = classes if seat.member.name == DRIVER else {}
+            skips, left = self.skips_of(seat), c.departures.all_for(seat.member)
+            c.say(seat.link, "resume", checkpoint=action.checkpoint, roster=roster, skips=skips, left=left)
         c.imaged = set(action.roster)
         c.trigger.last_begin = c.now()
         c.mover.resumed()
@@ -463,14 +468,7 @@ class Recoverer:
         if c.recovery.restoring and c.now() > self.grace_until:
             self.grace_until = c.now() + c.settings.rollback_grace
             self._end_the_missing()
-        for seat in c.roster:
-            late = seat.phase == "starting" and c.now() - seat.launched_at > c.settings.spawn_timeout
-            silent = seat.beat and c.now() - float(seat.beat["at"]) > c.settings.lost_after
-            if (late or silent) and seat.member.name != DRIVER:
-                if late:
-                    reason = c.launcher.why_waiting(seat) or "it was not heard of"
-                    seat.overdue = f"after {c.settings.spawn_timeout:g} s {reason}"
-                c.launcher.end(seat)
+        self.watch.tick()
 
     def _end_the_missing(self) -> None:
         """Who has not come to the cut in time: in a handler without end, stopped, or its end was missed."""

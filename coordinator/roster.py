@@ -92,6 +92,7 @@ class Roster:
 
     def __init__(self) -> None:
         self.seats: dict[str, Seat] = {}
+        self._by_link: dict[Link, Seat] = {}
 
     def __iter__(self) -> Iterator[Seat]:
         return iter(list(self.seats.values()))
@@ -100,12 +101,25 @@ class Roster:
         """The seat of that name."""
         return self.seats.get(name)
 
+    def connect(self, seat: Seat, link: Link) -> None:
+        """A participant is at the other end of this link from now on."""
+        self._by_link[link] = seat
+        seat.link = link
+
+    def disconnect(self, link: Link) -> None:
+        """A link is gone, and perhaps another has taken its place long ago."""
+        seat = self.by_link(link)
+        if seat is not None:
+            seat.link = None
+        self._by_link.pop(link, None)
+
     def by_link(self, link: Link) -> Seat | None:
         """Whose link that is."""
-        for seat in self.seats.values():
-            if seat.link is link:
-                return seat
-        return None
+        seat = self._by_link.get(link)
+        # A seat that got another link, or lost its place, does not answer for this one any more.
+        if seat is None or seat.link is not link or self.seats.get(seat.member.name) is not seat:
+            return None
+        return seat
 
     def by_launch(self, launch: str) -> Seat | None:
         """Whose process that is."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import queue
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from cutline.barrier import Member
@@ -42,13 +42,12 @@ from cutline.storage.catalog import CheckpointRow, Fate
 
 from .launch import Draining, Ended, Launcher
 from .roster import Roster
-from .settings import TAKING_PART, OpenCheckpoint, Settings, Ticket
+from .settings import TAKING_PART, TICK, OpenCheckpoint, Settings, Ticket
 from .trigger import Start, Trigger, usual_pause
 
 __all__ = ("Coordinator", "Settings", "Ticket")
 
 LEASE_SECONDS = 10.0
-TICK = 0.2
 REPEAT_AFTER = 1.0
 # Seconds that a beat may be behind what it tells of: it comes once a second and counts whole ones.
 BEAT_SLACK = 2.0
@@ -118,7 +117,6 @@ class Coordinator:
         self.clients: list[Link] = []
         self.damage: list[str] = []
         self.lease_at = now()
-        self.tick_at = now()
         self.repeat_at = now()
         self.recoverer = Recoverer(self)
         self.service = Service(self)
@@ -212,9 +210,7 @@ class Coordinator:
         elif isinstance(event, LinkUp):
             self.service.greeted(event.link, unpack_control(event.greeting))
         elif isinstance(event, LinkDown):
-            seat = self.roster.by_link(event.link)
-            if seat is not None:
-                seat.link = None
+            self.roster.disconnect(event.link)
             if event.link in self.clients:
                 self.clients.remove(event.link)
         elif isinstance(event, Ended):
@@ -241,9 +237,11 @@ class Coordinator:
         elif doc["epoch"] != self.epoch and kind != "restore_failed":
             return
         elif kind == "prepared":
-            claims = claims_from_doc(doc["claims"])
-            report = {"image": doc["image"], "facts": doc["facts"]}
-            self.feed(Prepared(seat.member, doc["checkpoint"], claims, report))
+            entry = self.open.get(doc["checkpoint"])
+            if entry is not None:
+                claims = claims_from_doc(doc["claims"], entry.members)
+                report = {"image": doc["image"], "facts": doc["facts"]}
+                self.feed(Prepared(seat.member, doc["checkpoint"], claims, report))
         elif kind == "complained":
             self.feed(Complained(seat.member, doc["checkpoint"], doc["reason"]))
         elif kind == "restored":
@@ -260,7 +258,14 @@ class Coordinator:
     def say(self, link: Link | None, kind: str, **fields: Any) -> None:
         """One packet, with the epoch and the fencing token."""
         if link is not None:
-            link.send_control(pack_control(kind, epoch=self.epoch, token=self.lease.token, **fields))
+            self.tell((link,), kind, **fields)
+
+    def tell(self, links: Iterable[Link | None], kind: str, **fields: Any) -> None:
+        """The same packet to several."""
+        packet = pack_control(kind, epoch=self.epoch, token=self.lease.token, **fields)
+        for link in links:
+            if link is not None:
+                link.send_control(packet)
 
     def view(self) -> dict[str, Any]:
         """What `initiate` says: all undecided ids, the newest begun, the newest committed."""
@@ -323,7 +328,7 @@ class Coordinator:
                 self.ended = f"fenced: {error}"
             return
         self.newest = max(self.newest, checkpoint)
-        self.open[checkpoint] = OpenCheckpoint(start, self.now())
+        self.open[checkpoint] = OpenCheckpoint(start, self.now(), dict(zip(roster, roster, strict=True)))
         deadline = self.now() + self.settings.checkpoint_timeout
         self.feed(Begun(checkpoint, start.full, roster, deadline))
         self.parting.answer(checkpoint)
@@ -351,16 +356,17 @@ class Coordinator:
                 self.departures.performed(action)
 
     def _initiate(self) -> None:
-        for seat in self.roster:
-            if seat.phase == "running":
-                self.say(seat.link, "initiate", **self.view())
+        self.repeat_at = self.now()
+        links = (seat.link for seat in self.roster if seat.phase == "running")
+        self.tell(links, "initiate", **self.view())
 
     def _repeat_initiate(self) -> None:
-        for checkpoint, _full in self.commit.undecided:
-            for member in self.commit.waiting_for(checkpoint):
-                seat = self.roster.get(member.name)
-                if seat is not None and seat.phase in ("running", "departed"):
-                    self.say(seat.link, "initiate", **self.view())
+        undecided = [checkpoint for checkpoint, _full in self.commit.undecided]
+        waiting = dict.fromkeys(member for n in undecided for member in self.commit.waiting_for(n))
+        seats = (self.roster.get(member.name) for member in waiting)
+        links = [seat.link for seat in seats if seat is not None and seat.phase in ("running", "departed")]
+        if links:
+            self.tell(links, "initiate", **self.view())
 
     def _announce(self, action: Announce) -> None:
         entry = self.open.pop(action.checkpoint)
@@ -372,8 +378,8 @@ class Coordinator:
                 self.parent = (self.lineage, action.checkpoint)
             self.imaged |= set(action.roster)
         self.parting.decided(action.checkpoint, entry, action.committed)
-        for seat in self.roster:
-            self.say(seat.link, "settled", checkpoint=action.checkpoint, committed=action.committed)
+        links = (seat.link for seat in self.roster)
+        self.tell(links, "settled", checkpoint=action.checkpoint, committed=action.committed)
         if action.committed:
             value = {"checkpoint": action.checkpoint, "label": entry.start.label, "lineage": self.lineage}
             value["parked"] = self.parting.parked is not None
@@ -449,8 +455,7 @@ class Coordinator:
             self.trigger.queue.clear()
             self.mover.halted(self.halted["text"])
             self.departures.halted(self.halted["text"])
-        for seat in self.roster:
-            self.say(seat.link, "halt", **self.halted)
+        self.tell((seat.link for seat in self.roster), "halt", **self.halted)
 
     def stop(self, reason: str) -> None:
         """Ends every participant and this coordinator."""

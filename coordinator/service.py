@@ -55,7 +55,8 @@ class Service:
             return
         if seat.link is not None and seat.link is not link:
             seat.link.close()
-        seat.link, seat.pid, seat.started = link, doc["pid"], doc["started"]
+        c.roster.connect(seat, link)
+        seat.pid, seat.started = doc["pid"], doc["started"]
         seat.address, seat.node = doc["address"], doc["node"]
         c.notice("joined", name=member.name, pid=seat.pid)
         self._seated(seat, doc)

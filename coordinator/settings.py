@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from cutline.barrier import Member
 from cutline.barrier.cut import Claims
 from cutline.participant.outbox import OUTBOX_BYTES
 from cutline.participant.spill import SPILL_BYTES
@@ -14,8 +15,10 @@ from cutline.storage import Manifest
 
 from .trigger import Start
 
-__all__ = ("OpenCheckpoint", "TAKING_PART", "Settings", "Ticket")
+__all__ = ("OpenCheckpoint", "TAKING_PART", "TICK", "Settings", "Ticket")
 
+# Seconds between two looks at what only time brings.
+TICK = 0.2
 # Phases of who is in the rosters: a parked driver is, and the coordinator answers for it.
 TAKING_PART = ("running", "parked")
 
@@ -62,6 +65,8 @@ class OpenCheckpoint:
 
     start: Start
     began: float
+    # Those who take part, so that what they say of each other need not make them anew.
+    members: Mapping[tuple[str, int], Member] = field(default_factory=dict)
     manifest: Manifest | None = None
     summary: dict[str, Any] = field(default_factory=dict)
     # What the driver said of its channels and of itself in this cut.

@@ -32,8 +32,9 @@ __all__ = (
 )
 
 _PLAIN = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-")
-_SEGMENT = re.compile(r"[A-Za-z0-9_%~-][A-Za-z0-9_%~.-]*\Z")
 _SEGMENT_MAX = 220
+_SEGMENT = rf"[A-Za-z0-9_%~-][A-Za-z0-9_%~.-]{{0,{_SEGMENT_MAX - 1}}}"
+_KEY = re.compile(rf"{_SEGMENT}(/{_SEGMENT})*\Z")
 _NAME_MAX = 120
 
 
@@ -98,10 +99,9 @@ def encode_name(name: str) -> str:
 
 def check_key(key: str) -> tuple[str, ...]:
     """The segments of a key. Raises RefusedOption for one that could lead anywhere else."""
-    segments = tuple(key.split("/"))
-    if not all(_SEGMENT.match(segment) and len(segment) <= _SEGMENT_MAX for segment in segments):
+    if not _KEY.match(key):
         raise RefusedOption(f"{key!r} is not the key of a blob: it could lead out of the store", key=key)
-    return segments
+    return tuple(key.split("/"))
 
 
 def pack_key(system: str, lineage: str, epoch: int, checkpoint: int, member_name: str, birth: int) -> str:

@@ -25,6 +25,8 @@ __all__ = (
     "decode",
     "digest_of",
     "expand",
+    "ordered",
+    "packed",
     "squeeze",
 )
 
@@ -36,6 +38,7 @@ _WORTH = 1.1
 _SAMPLE = 4096
 _MAX_RAW = 1 << 31
 _FLAT = frozenset((str, int, float, bytes, bool, type(None)))
+_TEXT = frozenset((str,))
 
 
 def canonical(value: Any) -> bytes:
@@ -43,21 +46,44 @@ def canonical(value: Any) -> bytes:
 
     Raises Misuse for anything else, a map key that is no str included.
     """
+    return packed(ordered(value))
+
+
+def ordered(value: Any) -> Any:
+    """The document with its maps in order, for a part of one that is put in order by hand. Raises Misuse."""
     try:
-        packed: bytes = msgpack.packb(_ordered(value), use_bin_type=True, strict_types=True)
+        return _ordered(value)
+    except (TypeError, RecursionError) as error:
+        raise _no_document(error) from error
+
+
+def packed(value: Any) -> bytes:
+    """The encoding of a document whose maps are in order. Raises Misuse."""
+    try:
+        encoded: bytes = msgpack.packb(value, use_bin_type=True, strict_types=True)
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
-        raise Misuse(f"this cannot be part of a stored document: {error}") from error
-    return packed
+        raise _no_document(error) from error
+    return encoded
+
+
+def _no_document(error: Exception) -> Misuse:
+    return Misuse(f"this cannot be part of a stored document: {error}")
 
 
 def _ordered(value: Any) -> Any:
+    """The value itself where it is in order as it stands: manifests and rows are long, and mostly are."""
     if isinstance(value, dict):
-        for key in value:
-            if type(key) is not str:
-                raise TypeError(f"a document's keys are texts, not {key!r:.80}")
-        # Keys differ, so values are never compared.
-        return {key: item if type(item) in _FLAT else _ordered(item) for key, item in sorted(value.items())}
+        keys = list(value)
+        if not _TEXT.issuperset(map(type, keys)):
+            odd = next(key for key in keys if type(key) is not str)
+            raise TypeError(f"a document's keys are texts, not {odd!r:.80}")
+        in_order = sorted(keys)
+        if in_order == keys and type(value) is dict and _FLAT.issuperset(map(type, value.values())):
+            return value
+        return {key: item if type(item := value[key]) in _FLAT else _ordered(item) for key in in_order}
     if isinstance(value, (list, tuple)):
+        if _FLAT.issuperset(map(type, value)):
+            return list(value)
         return [item if type(item) in _FLAT else _ordered(item) for item in value]
     return value
 

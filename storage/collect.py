@@ -57,7 +57,7 @@ def sweep(
     # Read before listing: what such a cut lacks in the listing is missing, not just not yet written.
     old = {row.place: row for row in catalog.checkpoints(lease.system)}
     present = set(blobs.list(prefix))
-    listed = [*present, *blobs.unfinished(prefix)]
+    unfinished = list(blobs.unfinished(prefix))
     swept.missing = _missing(old, present)
     known_bad = broken | swept.missing.keys()
 
@@ -66,7 +66,7 @@ def sweep(
 
     state = _State(*catalog.condemn(lease, choose))
     swept.given_up = [row.place for row in state.rows if row.condemned]
-    for key in _dead(state, listed):
+    for key in _dead(state, present, unfinished):
         blobs.delete(key)
         swept.removed.append(key)
     living = {row.place for row in state.rows if row.fate == "committed" and not row.condemned}
@@ -83,13 +83,12 @@ def sweep(
 def _missing(rows: dict[Place, CheckpointRow], present: set[str]) -> dict[Place, str]:
     missing = {}
     for place, row in rows.items():
-        lost = sorted(set(row.blobs) - present)
-        if lost:
-            missing[place] = lost[0]
+        if not present.issuperset(row.blobs):
+            missing[place] = min(set(row.blobs) - present)
     return missing
 
 
-def _dead(state: _State, listed: Sequence[str]) -> list[str]:
+def _dead(state: _State, present: set[str], unfinished: Sequence[str]) -> list[str]:
     """Of the listed keys, those that nobody needs and nobody can come to need."""
     living: set[str] = set()
     horizons: dict[tuple[str, int], int] = {}
@@ -105,9 +104,10 @@ def _dead(state: _State, listed: Sequence[str]) -> list[str]:
     undecided = {row.place for row in state.rows if row.fate == "begun"}
     next_ids = {line.lineage: line.next_checkpoint for line in state.lines}
 
-    def is_dead(key: str) -> bool:
+    def is_over(key: str) -> bool:
+        """Whether nobody can come to need a key of this folder any more."""
         parts = parts_of(key)
-        if parts is None or parts.lineage not in next_ids or _whole_name(key) in living:
+        if parts is None or parts.lineage not in next_ids:
             return False
         place = parts.lineage, parts.checkpoint
         if parts.checkpoint >= next_ids[parts.lineage] or place in undecided:
@@ -116,13 +116,15 @@ def _dead(state: _State, listed: Sequence[str]) -> list[str]:
         horizon = horizons.get(place, 0)
         return lowest_undecided.get(parts.lineage, horizon) >= horizon
 
-    return sorted(filter(is_dead, listed))
+    # There are as many keys as participants times kept checkpoints, and nearly all are living.
+    idle = [*(present - living), *(key for key in unfinished if _whole_name(key) not in living)]
+    return sorted(filter(is_over, idle))
 
 
 def _whole_name(key: str) -> str:
     """The key that an unfinished one is to become: records are written when the fate is decided already."""
     folder, _, name = key.rpartition("/")
-    return f"{folder}/{name[1:].rpartition('.')[0]}" if name.startswith(".") else key
+    return f"{folder}/{name[1:].rpartition('.')[0]}"
 
 
 def _droppable(state: _State) -> list[Place]:

@@ -79,10 +79,10 @@ class ImageRef:
 
     def to_doc(self) -> dict[str, Any]:
         return {
-            "key": self.key,
-            "digest": self.digest,
-            "kind": self.kind,
             "chain": list(self.chain),
+            "digest": self.digest,
+            "key": self.key,
+            "kind": self.kind,
             "size": self.size,
         }
 

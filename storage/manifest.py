@@ -14,7 +14,7 @@ from cutline.errors import RefusedOption
 
 from .blobs import corrupt
 from .catalog import Place
-from .codec import canonical, decode, digest_of
+from .codec import decode, digest_of, ordered, packed
 from .image import ImageRef
 
 __all__ = ("MANIFEST_FORMAT", "Manifest", "MemberImage")
@@ -47,24 +47,25 @@ class Manifest:
 
     def to_bytes(self) -> bytes:
         """Its one encoding. Raises Misuse for channels that are no document."""
-        return canonical(
-            {
-                "format": MANIFEST_FORMAT,
-                "system": self.system,
-                "lineage": self.lineage,
-                "checkpoint": self.checkpoint,
-                "epoch": self.epoch,
-                "kind": self.kind,
-                "label": self.label,
-                "parent_checkpoint": self.parent_checkpoint,
-                "created_at": float(self.created_at),
-                "images": {
-                    name: {"birth": image.birth, "image": image.ref.to_doc()}
-                    for name, image in self.images.items()
-                },
-                "channels": self.channels,
-            }
-        )
+        # In the order of the one encoding already, because there is an image for each participant.
+        images = {
+            name: {"birth": self.images[name].birth, "image": self.images[name].ref.to_doc()}
+            for name in sorted(self.images)
+        }
+        doc = {
+            "channels": ordered(self.channels),
+            "checkpoint": self.checkpoint,
+            "created_at": float(self.created_at),
+            "epoch": self.epoch,
+            "format": MANIFEST_FORMAT,
+            "images": images,
+            "kind": self.kind,
+            "label": self.label,
+            "lineage": self.lineage,
+            "parent_checkpoint": list(self.parent_checkpoint) if self.parent_checkpoint else None,
+            "system": self.system,
+        }
+        return packed(doc)
 
     @property
     def id(self) -> bytes:
@@ -77,12 +78,12 @@ class Manifest:
         return tuple(sorted({key for image in self.images.values() for key in image.ref.chain}))
 
     @classmethod
-    def from_bytes(cls, packed: bytes, key: str, digest: bytes) -> Manifest:
+    def from_bytes(cls, content: bytes, key: str, digest: bytes) -> Manifest:
         """The manifest read from ``key``. Raises Corrupt unless its id is ``digest`` and it makes sense."""
-        if digest_of(packed) != digest:
+        if digest_of(content) != digest:
             raise corrupt(key, "is not the manifest that was committed")
         try:
-            doc = decode(packed)
+            doc = decode(content)
             if doc["format"] != MANIFEST_FORMAT:
                 raise ValueError(f"format {doc['format']}")
             parent = doc["parent_checkpoint"]

@@ -24,14 +24,14 @@ def test_a_new_one_is_steady() -> None:
 def test_all_are_told_to_roll_back() -> None:
     recovery = Recovery(4)
     assert recovery.handle(Begin(5, 7, (A, B))) == [RollBack(A, 5, 7), RollBack(B, 5, 7)]
-    assert recovery.state == Restoring(5, 7, (A, B), (A, B)) and recovery.restoring
+    assert recovery.state == Restoring(5, 7, (A, B), {A: None, B: None}) and recovery.restoring
 
 
 def test_data_flows_after_the_last_confirmation() -> None:
     recovery = begun(A, B, C)
     assert recovery.handle(Confirmed(B, 5)) == []
     assert recovery.handle(Confirmed(A, 5)) == []
-    assert recovery.state == Restoring(5, 7, (A, B, C), (C,))
+    assert recovery.state == Restoring(5, 7, (A, B, C), {C: None})
     assert recovery.handle(Confirmed(C, 5)) == [Resume(5, 7, (A, B, C))]
     assert not recovery.restoring
 
@@ -52,7 +52,7 @@ def test_a_confirmation_counts_once() -> None:
 def test_a_confirmation_of_a_stranger_does_not_count() -> None:
     recovery = begun(A, B)
     recovery.handle(Confirmed(C, 5))
-    assert recovery.state == Restoring(5, 7, (A, B), (A, B))
+    assert recovery.state == Restoring(5, 7, (A, B), {A: None, B: None})
 
 
 @pytest.mark.parametrize("epoch", [4, 6])

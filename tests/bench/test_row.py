@@ -10,6 +10,7 @@ import pytest
 from bench.__main__ import main, row_names
 from bench.bench_capture_delay_queued import measure as measure_delay
 from bench.bench_channel_vs_transport import measure as measure_channel
+from bench.bench_coordinator_slope import measure as measure_slope
 from bench.bench_written_per_changed import measure as measure_written
 from bench.row import Row, interleave
 
@@ -113,3 +114,21 @@ def test_written_per_changed_runs_small() -> None:
 def test_capture_delay_queued_runs_small() -> None:
     row = measure_delay(rounds=1, triggers=2, queued=40_000, warm=0)
     assert len(row.samples_ours) == 1 and row.samples_ours[0] > 0
+
+
+def test_coordinator_slope_runs_small() -> None:
+    slope, decoding = measure_slope(rounds=1, sizes=(5, 10, 20), warm=0)
+    assert (slope.name, decoding.name) == ("coordinator_slope", "coordinator_vs_decoding")
+    assert min(*slope.samples_ours, *slope.samples_baseline) > 0
+    assert min(*decoding.samples_ours, *decoding.samples_baseline) > 0
+
+
+def test_a_figure_may_have_two_rows(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = [Row("some", "ms", [1.0], [1.0], at_most=2), Row("other", "ms", [3.0], [1.0], at_most=2)]
+    monkeypatch.setattr("bench.bench_written_per_changed.measure", lambda: rows)
+    assert main(["--only", "written_per_changed"]) == 0
+    first, second = capsys.readouterr().out.splitlines()
+    assert first.startswith("some: 1 ") and "holds" in first
+    assert second.startswith("other: 3 ") and "FALLS SHORT" in second

@@ -101,6 +101,26 @@ def test_what_is_sent_to_a_newborn_waits_until_it_is_up(town: Town) -> None:
     assert maker.endpoint is not None and not maker.endpoint.spawns and not maker.liaison.requests
 
 
+def test_who_has_a_name_is_asked_for_once_a_spawn_of_it_was_refused(town: Town) -> None:
+    maker, kid = maker_of(town), Member("kid", 9)
+    tell(maker, "maker", "make", "kid", 4)
+    town.settle()
+    bring_up(town, "kid")
+    tell(maker, "maker", "make", "kid", 5)
+    town.settle()
+    link = maker.peers.link(kid)
+    assert link is not None and maker.endpoint is not None and maker.endpoint.spawns
+    maker.peers.addresses.pop(kid)
+    link.close()
+    town.settle()
+    maker.feed(Released(kid, [encode_tell("hear", [7])]))
+    town.settle()
+    # It might be the newborn's name by now.
+    assert maker.endpoint.pending_dials() == [kid] and not town.said("resolve")
+    answer(town, "kid", error=pack_error(DuplicateName("taken"), participant="kid"))
+    assert [doc["name"] for _, doc in town.said("resolve")] == ["kid"]
+
+
 def test_a_spawn_is_in_every_cut_until_it_is_heeded_and_done_again_after_each(town: Town) -> None:
     maker = maker_of(town)
     tell(maker, "maker", "make", "kid", 4)

@@ -356,7 +356,6 @@ class Coordinator:
                 self.departures.performed(action)
 
     def _initiate(self) -> None:
-        self.repeat_at = self.now()
         links = (seat.link for seat in self.roster if seat.phase == "running")
         self.tell(links, "initiate", **self.view())
 

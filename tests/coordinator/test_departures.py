@@ -161,9 +161,7 @@ def test_going_back_to_before_a_departure_brings_it_back(city: City, store: Stor
     assert city.lines["b"].last("resume")["left"] == []
 
 
-def test_a_catalog_that_is_away_only_delays_going_back(
-    city: City, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_catalog_that_is_away_only_delays_going_back(city: City, monkeypatch: pytest.MonkeyPatch) -> None:
     who = departs(city, "a", ("b", 4))
 
     def away(*_: Any) -> None:

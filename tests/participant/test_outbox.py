@@ -130,7 +130,6 @@ class Echo(Counter):
         for _ in range(2 if left else 0):
             self.other.echo.tell(left - 1, blob)
 
-
     def flood(self, count: int, left: int, blob: bytes) -> None:
         for _ in range(count):
             self.other.echo.tell(left, blob)

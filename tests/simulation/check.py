@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgpack
 
-from cutline.barrier import ChannelTable, Frame
+from cutline.barrier import ChannelTable, Member
+from cutline.barrier.messages import InPart, OutPart
 from cutline.barrier.wire import table_from_docs
 from cutline.errors import CheckpointNotFound, CutlineError
 from cutline.participant.classes import Classes
@@ -114,7 +115,7 @@ class Checker:
             # A newborn that is in no cut yet may have been sent something: it is all in the sender's image.
             named = [peer.name for peer in tables[sender].outgoing]
             for receiver in dict.fromkeys([*tables, *named, *waiting[sender]]):
-                state = self._state_of(row, sender, receiver, tables, waiting)
+                state = self._state_of(row, sender, receiver, births, tables, waiting)
                 flying += len(state)
                 if sender in nodes and receiver in nodes:
                     self._channel(row, nodes[sender], nodes[receiver], state)
@@ -158,29 +159,23 @@ class Checker:
         row: CheckpointRow,
         sender: str,
         receiver: str,
+        births: Mapping[str, int],
         tables: Mapping[str, ChannelTable],
         waiting: Mapping[str, Mapping[str, list[bytes]]],
     ) -> list[list[Any]]:
-        """The channel's messages in the cut, both parts joined by number."""
-        found: dict[int, list[Any]] = {}
-        processed = 0
-        frames: list[Frame] = []
-        for peer, part in tables[receiver].incoming.items() if receiver in tables else ():
-            if peer.name == sender:
-                processed = max(processed, part.processed)
-                frames += part.frames
-        for peer, out in tables[sender].outgoing.items():
-            if peer.name == receiver:
-                frames += out.frames
-        for frame in frames:
-            for number, messages in enumerate(read_frame(frame.body, 0), frame.first):
-                if number > processed:
-                    found[number] = messages
-        numbers = sorted(found)
-        if numbers != list(range(processed + 1, processed + 1 + len(numbers))):
-            raise Violation(f"cut {row.checkpoint}: {sender} -> {receiver} holds {numbers} after {processed}")
-        rest = [next(iter(read_frame(raw, 0))) for raw in waiting[sender].get(receiver, ())]
-        return [found[number] for number in numbers] + rest
+        """What is in flight in the cut: to each incarnation of the receiver, and what waits for its name."""
+        here = tables[sender].outgoing
+        there = births.get(receiver)
+        peers = [peer for peer in here if peer.name == receiver]
+        if there is not None and Member(receiver, there) not in peers:
+            peers.append(Member(receiver, there))
+        flying: list[list[Any]] = []
+        for peer in peers:
+            part = _NONE_YET if peer.birth == there else None
+            if part is not None:
+                part = tables[receiver].incoming.get(Member(sender, births[sender]), part)
+            flying += _joined(row, sender, peer, here.get(peer), part)
+        return flying + [next(iter(read_frame(raw, 0))) for raw in waiting[sender].get(receiver, ())]
 
     # -- packets ---------------------------------------------------------------------------
 
@@ -290,6 +285,25 @@ class Checker:
         town.program.check(nodes)
 
 
+def _joined(
+    row: CheckpointRow, sender: str, peer: Member, out: OutPart | None, part: InPart | None
+) -> list[list[Any]]:
+    """A channel's messages in the cut, both parts joined by number, without a gap.
+
+    Of one that has no part of its own, because it has left or is in no cut yet, the sender has everything.
+    """
+    processed = part.processed if part is not None else out.released if out is not None else 0
+    found: dict[int, list[Any]] = {}
+    for frame in (*(part.frames if part is not None else ()), *(out.frames if out is not None else ())):
+        for number, message in enumerate(read_frame(frame.body, 0), frame.first):
+            if number > processed:
+                found[number] = message
+    numbers = sorted(found)
+    if numbers != list(range(processed + 1, processed + 1 + len(numbers))):
+        raise Violation(f"cut {row.checkpoint}: {sender} -> {peer.name} holds {numbers} after {processed}")
+    return [found[number] for number in numbers]
+
+
 def _within(heard: list[int], sent: list[int]) -> bool:
     """Whether all was sent in this order, once. Of one that leaves: what comes then is a dead letter, or its
     successor's, if its name is used again."""
@@ -317,5 +331,7 @@ def _live() -> dict[str, Any]:
 
 
 _NOBODY: Any = None
+# The part of a receiver that has never had anything of a sender.
+_NONE_YET = InPart(0, 0, 0, ())
 _CLASSES = Classes()
 _LIVE = _live()

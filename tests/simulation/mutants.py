@@ -21,7 +21,9 @@ __all__ = ("Verdict", "main", "try_plant")
 
 HAPPY = (101, 102, 103)
 TRIES = 3
-MOST = 150
+MOST = 600
+# One that took so many is not tried again: what it takes is known well enough.
+LONG = 60
 
 
 class Verdict:
@@ -44,7 +46,7 @@ class Verdict:
         if self.noticed_without_faults:
             return f"not subtle: {self.name}: {self.noticed_without_faults}"
         if self.missed:
-            return f"MISSED: {self.name}: not in {MOST} schedules, {self.missed} of {TRIES} times"
+            return f"MISSED: {self.name}: not in {MOST} schedules"
         return f"{median(self.took):5.0f} schedules  {self.name}  ({self.shown})"
 
 
@@ -68,6 +70,8 @@ def try_plant(name: str, tries: int = TRIES, most: int = MOST) -> Verdict:
                     break
             else:
                 verdict.missed += 1
+            if verdict.missed or verdict.took[-1] > LONG:
+                break
     return verdict
 
 

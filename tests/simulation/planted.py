@@ -13,23 +13,24 @@ from typing import Any
 
 import pytest
 
+from cutline.barrier import commit
 from cutline.barrier.channel import Incoming
+from cutline.barrier.commit import GlobalCommit
 from cutline.barrier.endpoint import Endpoint
 from cutline.barrier.messages import InPart, Member, Stamp
 from cutline.coordinator.committer import Committer
 from cutline.coordinator.recover import Recoverer
-from cutline.coordinator.roster import Seat
 from cutline.errors import StorageError, StoreFull
-from cutline.participant import desk_image, imaging
+from cutline.participant import desk_image, failures, imaging
 from cutline.participant.async_call import AsyncCall
 from cutline.participant.capture import Capturer
 from cutline.participant.desk import Desk
 from cutline.participant.ingress import IngressLog
-from cutline.participant.liaison import Liaison
 from cutline.participant.peers import Peers
 from cutline.participant.persist import write
 from cutline.participant.runner import Runner
-from cutline.storage import collect
+from cutline.participant.shutter import Shutter
+from cutline.storage import Store, collect, image
 from cutline.storage.blobs import parts_of
 from cutline.storage.directory import DirectoryBlobs
 from cutline.storage.leases import LeaseTable
@@ -65,10 +66,11 @@ _FROM_BARRIER = (
     "a link that opens again goes on where the old one stopped",
     "a late marker of a decided id is honoured",
     "data flows before everybody is restored",
-    "a confirmation of an older epoch counts",
-    "all but one prepared are enough",
-    "the base of a delta is the newest capture",
     "a capture inside a frame counts the frame as not handled",
+    "a spawn is not in the outbox",
+    "a newborn is used before all that was begun before its birth is captured",
+    "a channel is joined by name instead of incarnation",
+    "who leaves does not wait until what it sent is released",
 )
 
 
@@ -117,17 +119,6 @@ def _links_survive(patch: Patch) -> None:
     patch.setattr(Peers, "new_epoch", new_epoch)
 
 
-@planted("a coordinator of an older lease is obeyed")
-def _older_coordinator(patch: Patch) -> None:
-    real = Liaison.packet
-
-    def packet(self: Liaison, payload: bytes) -> None:
-        self.token = -1
-        real(self, payload)
-
-    patch.setattr(Liaison, "packet", packet)
-
-
 @planted("one that is first heard of between two attempts of a recovery is left behind")
 def _left_behind(patch: Patch) -> None:
     real = Recoverer._bring_back
@@ -146,6 +137,20 @@ def _left_behind(patch: Patch) -> None:
 @planted("a commit does not compare the token")
 def _no_token(patch: Patch) -> None:
     patch.setattr(LeaseTable, "fence", lambda self, connection, lease: None)
+
+
+@planted("a checkpoint that times out with one missing commits all the same")
+def _one_missing(patch: Patch) -> None:
+    real = GlobalCommit.handle
+
+    def handle(self: GlobalCommit, event: Any) -> Any:
+        state = self._open.get(event.checkpoint) if isinstance(event, commit.GiveUp) else None
+        if isinstance(state, commit._Collecting) and len(state.reports) == len(state.roster) - 1 > 0:
+            self._open[event.checkpoint] = commit._Writing(state.roster, state.full, ())
+            return [commit.WriteManifest(event.checkpoint, state.claims, state.reports, {})]
+        return real(self, event)
+
+    patch.setattr(GlobalCommit, "handle", handle)
 
 
 @planted("a fate is announced before its row")
@@ -168,17 +173,16 @@ def _decided_twice(patch: Patch) -> None:
 
     def undecidable(self: Committer, action: Any, error: StorageError) -> Any:
         # Without reading the row back: what has no answer did not happen.
-        from cutline.barrier.commit import RowDecided
-
         c = self.c
         try:
             c.catalog.abort(c.lease, c.lineage, action.checkpoint, str(error), c.wall())
         except StorageError:
             self.undecidable[action.checkpoint] = action
             return None
-        return RowDecided(action.checkpoint, False, str(error))
+        return commit.RowDecided(action.checkpoint, False, str(error))
 
     patch.setattr(SqliteCatalog, "_undecided_row", undecided_row)
+    patch.setattr(Store, "_row_after", lambda self, manifest: None)
     patch.setattr(Committer, "_undecidable", undecidable)
 
 
@@ -233,6 +237,37 @@ def _dirt_dropped(patch: Patch) -> None:
         return real(self, instance, number=number, against=against)
 
     patch.setattr(Capturer, "capture", capture)
+    _unchecked_base(patch)
+
+
+def _unchecked_base(patch: Patch) -> None:
+    """The writer of images does not look whether the parent holds what is left out."""
+    real = image._piece_table
+
+    def piece_table(writer: Any, pieces: Sequence[Any], base: Any, key: str) -> Any:
+        for piece in pieces:
+            if piece.content is None:
+                base.pieces[piece.name] = piece.digest
+        return real(writer, pieces, base, key)
+
+    patch.setattr(image, "_piece_table", piece_table)
+
+
+@planted("a delta builds on an aborted capture")
+def _aborted_base(patch: Patch) -> None:
+    real = Shutter.settle
+
+    def settle(self: Shutter, action: Any) -> None:
+        if action.committed:
+            real(self, action)
+            return
+        assert self.runner.endpoint is not None
+        if action.checkpoint in self.refs:
+            self.runner.endpoint.snapshot.base = action.checkpoint
+        self.runner.settled(action.checkpoint, False)
+
+    patch.setattr(Shutter, "settle", settle)
+    patch.setattr(SqliteCatalog, "_check_borrowed", lambda self, connection, row, blobs: None)
 
 
 @planted("messages come twice after a restore")
@@ -427,8 +462,6 @@ def _borrowed(patch: Patch) -> None:
 
 @planted("a tainted participant goes on")
 def _taint_forgotten(patch: Patch) -> None:
-    from cutline.participant import failures
-
     real = failures.report
 
     def report(runner: Runner, *facts: Any) -> None:
@@ -436,39 +469,3 @@ def _taint_forgotten(patch: Patch) -> None:
         runner.tainted = False
 
     patch.setattr(failures, "report", report)
-
-
-@planted("what a handler sent leaves before it has returned well")
-def _sent_early(patch: Patch) -> None:
-    from cutline.participant import failures
-
-    real = failures.report
-
-    def report(runner: Runner, *facts: Any) -> None:
-        runner.release(runner.desk.out)
-        real(runner, *facts)
-
-    patch.setattr(failures, "report", report)
-
-
-@planted("a loss while a checkpoint is under way lets it go on")
-def _not_given_up(patch: Patch) -> None:
-    from cutline.coordinator.runner import Coordinator
-
-    patch.setattr(Coordinator, "give_up_all", lambda self, reason: None)
-
-
-@planted("the seat of one declared dead is given to whoever comes back")
-def _seat_given(patch: Patch) -> None:
-    real = Recoverer.ended
-
-    def ended(self: Recoverer, event: Any) -> None:
-        seat: Seat | None = self.c.roster.by_launch(event.launch)
-        link = seat.link if seat is not None else None
-        if seat is not None:
-            seat.link = None
-        real(self, event)
-        if seat is not None and link is not None and seat.link is None:
-            seat.link = link
-
-    patch.setattr(Recoverer, "ended", ended)

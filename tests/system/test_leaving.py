@@ -134,8 +134,9 @@ def test_what_a_leaver_never_handled_is_answered_with_the_reason(system: cutline
 def test_who_left_stays_gone_after_a_recovery_and_what_it_did_stays_done(system: cutline.System) -> None:
     boss = system.spawn("boss", Boss)
     boss.hire.tell("worker", 0, 2, 2)
-    gone(system, "worker")
+    # In this order: before it is hired it is not there either.
     comes_to(lambda: boss.state.remote().result(), ([0, 1], [0, 1], []), "all answers")
+    gone(system, "worker")
     system.checkpoint()
     kill(system, "boss")
     assert again(lambda: boss.state.remote().result()) == ([0, 1], [0, 1], [])

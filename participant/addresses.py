@@ -128,7 +128,15 @@ def reserve(listen: str) -> Reservation:
     """
     if listen == _UNIX:
         folder = tempfile.mkdtemp(prefix="cutline-link-")
-        return Reservation(target(f"{_UNIX}{folder}/socket"), folder)
+        try:
+            return Reservation(target(f"{_UNIX}{folder}/socket"), folder)
+        except RefusedOption:
+            os.rmdir(folder)
+            raise RefusedOption(
+                f"the folder for temporary files, {os.path.dirname(folder)!r}, has too long a path: that of "
+                f"a socket may have {_UNIX_LIMIT} bytes; set TMPDIR to a shorter one",
+                address=listen,
+            ) from None
     address = target(listen)
     if address.startswith(_UNIX):
         _clear_away(address, address[len(_UNIX) :])

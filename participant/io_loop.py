@@ -72,6 +72,13 @@ class IoLoop:
                     self._safely(partial(key.data, mask))
             while self._timers and self._timers[0][0] <= monotonic() and not self._over:
                 self._safely(heapq.heappop(self._timers)[2])
+        self._let_go()
+
+    def _let_go(self) -> None:
+        """Closes whatever is still looked at, connections that have not said who they are among them."""
+        for key in list((self.selector.get_map() or {}).values()):
+            assert isinstance(key.fileobj, socket.socket)
+            key.fileobj.close()
         self.selector.close()
         self._wake_in.close()
         self._wake_out.close()
@@ -90,6 +97,5 @@ class IoLoop:
             self._safely(self._calls.popleft())
 
     def forked(self) -> None:
-        """In a forked child: nothing that it says may wake the parent's loop."""
-        self._wake_in.close()
-        self._wake_out.close()
+        """In a forked child: nothing that it says may wake the parent's loop, nothing stays open by it."""
+        self._let_go()

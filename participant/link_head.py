@@ -73,12 +73,13 @@ class Arrival:
 
 def is_vacant(path: str) -> bool:
     """Whether the operating system says that nobody listens there."""
-    with socket.socket(socket.AF_UNIX) as trial:
-        trial.setblocking(False)
-        try:
+    try:
+        with socket.socket(socket.AF_UNIX) as trial:
+            trial.setblocking(False)
             trial.connect(path)
-        except OSError as error:
-            return isinstance(error, NOBODY)
+    except OSError as error:
+        # Out of descriptors, say: then it said nothing.
+        return isinstance(error, NOBODY)
     return False
 
 

@@ -164,9 +164,12 @@ class Lane:
                 self.link.transport.soon(self._watch)
 
     def _next(self) -> bool:
+        if self.said:
+            # A sender that was faster than `close` came too late all the same: nothing follows a BYE.
+            return False
         if self.outbox:
             message, self._size = self.outbox.take()
-        elif self.closing and not self.said:
+        elif self.closing:
             message, self.said = self.outbox.farewell(), True
         else:
             return False

@@ -10,6 +10,7 @@ import msgpack
 
 from cutline.barrier import Member
 from cutline.barrier.actions import EndpointAction, SendFrame
+from cutline.storage.image import ImageRef
 
 from .desk import Desk
 from .driver import DriverRunner
@@ -41,7 +42,9 @@ class ParcelDesk(Desk):
 
     def _packed(self, target: str, method: str, args: Any, kwargs: Any) -> Any:
         where = f"arguments of {target}.{method}"
-        join = partial(self.parcels.join, compared=self.active is not None) if self.parcels.minimum else None
+        # What is sent to oneself is never in a frame that travels.
+        apart = self.parcels.minimum and target != self.name
+        join = partial(self.parcels.join, compared=self.active is not None) if apart else None
         packed = pack_arguments(args, kwargs, participant=self.name, where=where, join=join)
         if type(packed) is Parcel:
             self.parcels.note(packed)
@@ -95,13 +98,16 @@ class Parcelling(Runner):
             self.parcels.broken.add(event.link)
             event.link.close()
 
-    def go(self) -> None:
+    def be_restored(self, ref: ImageRef, epoch: int, checkpoint: int, floor: int) -> None:
+        super().be_restored(ref, epoch, checkpoint, floor)
         assert self.endpoint is not None
-        for packet in self.early:
-            if is_parcel_packet(packet):
-                self.parcels.arrived(packet, self.me, self.setup.run, self.endpoint)
-        self.early = [packet for packet in self.early if not is_parcel_packet(packet)]
-        super().go()
+        for peer, sender in self.endpoint.outgoing.items() if self.parcels.out else ():
+            for frame in sender.frames:
+                self.parcels.kept(peer, frame.last, frame.body)
+
+    def undeliverable(self, name: str, messages: Sequence[bytes], error: bytes) -> None:
+        self.parcels.undelivered(messages)
+        super().undeliverable(name, messages, error)
 
 
 class ParcelDriver(Parcelling, DriverRunner):

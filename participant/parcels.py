@@ -269,6 +269,19 @@ class Parcels:
             else:
                 self.out[token] = _Out(Held(None, parts))
 
+    def kept(self, peer: Member, last: int, body: bytes) -> None:
+        """A frame that an image held; its receiver may have it, and then it is never sent again."""
+        for token in tokens_in(body):
+            entry = self.out.get(token)
+            if entry is not None:
+                entry.peer, entry.last = peer, last
+
+    def undelivered(self, messages: Iterable[bytes]) -> None:
+        """Nobody will ever take these."""
+        for message in messages:
+            for token in tokens_in(message):
+                self.out.pop(token, None)
+
     def clear(self) -> None:
         """Forgets everything: another state takes the place of the one that this belongs to."""
         self.out.clear()
@@ -276,9 +289,10 @@ class Parcels:
         self.fresh.clear()
 
 
-def tokens_in(body: bytes) -> list[bytes]:
+def tokens_in(body: bytes | memoryview) -> list[bytes]:
     """What looks like a token; whoever asks knows which ones are."""
-    return _TOKENS.findall(body) if MARK in body else []
+    # Of a body that lies on disk (`spill`) only a search knows what is in it.
+    return _TOKENS.findall(body) if isinstance(body, memoryview) or MARK in body else []
 
 
 def is_parcel_packet(payload: bytes) -> bool:

@@ -111,7 +111,7 @@ class Runner(Sending):
         self.origin = setup.run
         self.failure: dict[str, Any] | None = None
         # Packets of peers that were faster than the coordinator's word that this one is born.
-        self.early: list[bytes] = []
+        self.early: list[PacketIn] = []
         self.timers_at = 0.0
         self.outbox = OutboxLimit(setup.outbox_bytes)
         self.unresolved: dict[str, list[bytes]] = {}
@@ -383,7 +383,7 @@ class Runner(Sending):
         elif self.endpoint is not None:
             self.feed(unpack(event.payload))
         else:
-            self.early.append(event.payload)
+            self.early.append(event)
 
     # -- messages --------------------------------------------------------------------------
 
@@ -442,8 +442,8 @@ class Runner(Sending):
         if self.desk.out:
             self._release()
         early, self.early = self.early, []
-        for packet in early:
-            self.feed(unpack(packet))
+        for event in early:
+            self._packet(event)
 
     def dial(self, peer: Member) -> None:
         """Connects to a peer, after asking where it is if need be."""

@@ -27,7 +27,6 @@ import weakref
 from collections.abc import Callable
 from functools import partial
 from time import monotonic
-from typing import Any
 
 from blake3 import blake3
 
@@ -268,9 +267,9 @@ class StreamTransport:
                 tie, f"{address}: ended before the greeting" if not said else f"{address}: is no peer"
             )
         else:
-            self._selector.modify(
-                lane.socket, selectors.EVENT_READ, partial(self._greeted, pair, tie, lane, address)
-            )
+            # The own greeting may not have gone out yet.
+            wanted = selectors.EVENT_READ | (selectors.EVENT_WRITE if lane.full else 0)
+            self._selector.modify(lane.socket, wanted, partial(self._greeted, pair, tie, lane, address))
             self._greeted(pair, tie, lane, address, selectors.EVENT_READ)
 
     def _give_up(self, tie: tuple[bool, bytes], reason: str) -> None:
@@ -485,10 +484,11 @@ class StreamTransport:
     def forked(self) -> None:
         """In a forked child: lets go of what belongs to the parent."""
         self._closed = True
-        sockets: list[Any] = [lane.socket for link in self._standing for lane in link.lanes]
-        for each in (*sockets, self._listener):
-            if each is not None:
-                each.close()
+        # Those of a link that comes about belong to it too, and are not all in the selector.
+        for link in (*self._standing, *(pair.link for pair in self._pairs.values())):
+            for lane in link.lanes:
+                if lane.socket is not None:
+                    lane.socket.close()
         self.loop.forked()
 
 

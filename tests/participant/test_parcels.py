@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Sequence
+import mmap
+from collections.abc import Iterator, Sequence
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -14,10 +15,14 @@ import pytest
 
 from cutline.barrier import Member, Stamp
 from cutline.errors import CutlineError
+from cutline.participant.handle import CallOptions
 from cutline.participant.likeness import call_digest
 from cutline.participant.messages import ASK, encode_ask, pack_arguments, read_frame, unpack_arguments
+from cutline.participant.parcelling import Parcelling
 from cutline.participant.parcels import MARK, Parcel, Parcels, is_parcel_packet, tokens_in
 from cutline.participant.pickling import Apart
+from cutline.participant.transport import LinkUp
+from tests.participant.town import Town
 
 ME, PEER = Member("me", 1), Member("peer", 2)
 STAMP = Stamp("run", 3, ME, PEER)
@@ -224,3 +229,122 @@ def test_tokens_are_found_and_nothing_else_is() -> None:
     token = MARK + bytes(range(16))
     assert tokens_in(b"before" + token + b"after" + token) == [token, token]
     assert tokens_in(MARK + b"too short") == [] and tokens_in(b"") == []
+
+
+def test_tokens_are_found_in_what_lies_on_disk() -> None:
+    body = b"before" + MARK + bytes(range(16))
+    file = mmap.mmap(-1, len(body))
+    file.write(body)
+    assert tokens_in(memoryview(file)[:]) == tokens_in(body) != []
+
+
+class Holder:
+    """Keeps the sums of the large arguments that come."""
+
+    def __init__(self) -> None:
+        self.sums: list[float] = []
+
+    def take(self, array: Any) -> None:
+        self.sums.append(float(array.sum()))
+
+
+Pair = tuple[Town, Parcelling, Parcelling, Shelf]
+
+
+@pytest.fixture
+def pair() -> Iterator[Pair]:
+    """Two participants of one town that share a shelf."""
+    town, shelf = Town(), Shelf()
+    made = []
+    for name in ("here", "there"):
+        runner = town.add(name, Holder, kind=Parcelling, by_reference=1000)
+        assert isinstance(runner, Parcelling)
+        runner.parcels.store = shelf
+        made.append(runner)
+    yield town, made[0], made[1], shelf
+    town.close()
+
+
+def send(runner: Parcelling, target: str, value: float) -> None:
+    """Sends a large argument as one of its handlers would."""
+    runner.desk.tell(target, "take", (np.full(1000, value),), {}, CallOptions())
+    runner._release()
+
+
+def sums(runner: Parcelling) -> list[float]:
+    """What has come."""
+    holder: Any = runner.instance
+    return list(holder.sums)
+
+
+def waiting(runner: Parcelling) -> list[Any]:
+    """The events that a runner has not taken yet."""
+    events = []
+    while not runner.queue.empty():
+        events.append(runner.queue.get())
+    for event in events:
+        runner.queue.put(event)
+    return events
+
+
+def push(town: Town, runner: Parcelling, target: str, value: float) -> None:
+    """Sends, and lets everything settle."""
+    send(runner, target, value)
+    town.settle()
+
+
+def test_what_is_sent_to_oneself_travels_in_its_message(pair: Pair) -> None:
+    town, here, _there, shelf = pair
+    town.start()
+    push(town, here, "here", 2.0)
+    assert here.phase == "running" and sums(here) == [2000.0]
+    assert not shelf.kept and not here.parcels.out
+
+
+def test_what_its_receiver_has_already_is_forgotten_after_a_restore(pair: Pair) -> None:
+    town, here, there, _shelf = pair
+    town.start()
+    push(town, here, "there", 1.0)
+    send(here, "there", 2.0)
+    here.step(0.0)
+    # Captured before the ack comes: the message is in the sender's outbox, and its receiver has handled it.
+    number = town.checkpoint()
+    town.roll_back(number)
+    town.settle()
+    town.resume(number)
+    for _ in range(5):
+        # Who takes its time finds the first ack together with the link, and sends nothing again.
+        there.step(0.0)
+        town.clock.now += 1
+        if not any(isinstance(event, LinkUp) for event in waiting(here)):
+            here.step(0.0)
+    town.settle()
+    assert sums(there) == [1000.0, 2000.0]
+    # The next image does without it.
+    town.checkpoint()
+    assert not here.parcels.out and not there.parcels.waiting
+
+
+def test_what_nobody_will_ever_take_is_forgotten(pair: Pair) -> None:
+    town, here, _there, _shelf = pair
+    town.start()
+    push(town, here, "nobody", 1.0)
+    assert here.parcels.out
+    nowhere: dict[str, Any] = {"birth": None, "address": "", "gone": [], "left": False}
+    town.say("here", "resolved", name="nobody", **nowhere, **town.view())
+    town.settle()
+    assert here.desk.dead_letters and not here.parcels.out
+
+
+def test_a_newborn_does_without_what_came_early_and_was_not_to_be_had(pair: Pair) -> None:
+    town, here, there, _shelf = pair
+    town.start("here")
+    push(town, here, "there", 1.0)
+    assert there.early
+    # Its store does not lead to it, so it comes as bytes, on another link.
+    there.parcels.store = Shelf()
+    town.say("there", "born", skips=[], **town.view())
+    town.settle()
+    town.clock.now += 1
+    town.settle()
+    assert there.phase == "running" and sums(there) == [1000.0]

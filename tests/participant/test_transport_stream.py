@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import errno
 import os
+import resource
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,6 +20,7 @@ from blake3 import blake3
 from cutline.errors import RefusedOption
 from cutline.participant import transport_stream
 from cutline.participant.lanes import HEADER, Reassembler
+from cutline.participant.link_head import HEAD_BYTES
 from cutline.participant.link_stream import LENGTH, LONGEST, Lane, StreamLink
 from cutline.participant.transport import CHUNK, LinkDown, LinkRefused, LinkUp
 from cutline.participant.transport_mixed import MixedTransport
@@ -149,6 +152,108 @@ def test_greetings_larger_than_a_socket_takes(make_end: MakeEnd) -> None:
         client.transport.connect(server.address, b"g" * (CHUNK + 1), "key")
 
 
+def test_a_greeting_goes_on_after_the_verdict(
+    make_end: MakeEnd, raw: list[socket.socket], tmp_path: Path
+) -> None:
+    listener = socket.socket(socket.AF_UNIX)
+    raw.append(listener)
+    listener.settimeout(SOON)
+    listener.bind(str(tmp_path / "s"))
+    listener.listen()
+    client = make_end()
+    client.transport.connect(f"stream:{tmp_path / 's'}", b"g" * CHUNK, "key")
+    lanes = [listener.accept()[0] for _ in range(2)]
+    raw += lanes
+    for lane in lanes:
+        lane.settimeout(SOON)
+        # Far less than a socket holds: what did not fit still has to wait when the verdict comes.
+        assert len(lane.recv(HEAD_BYTES)) == HEAD_BYTES
+        lane.sendall(b"\x01")
+    # The verdicts have been read when the transport has done something that came after them.
+    client.transport.connect(f"stream:{tmp_path / 'nobody'}", b"", "later")
+    assert client.next(LinkRefused).key == "later"
+    for lane in lanes:
+        came = b""
+        while len(came) < LENGTH.size + CHUNK:
+            came += lane.recv(CHUNK)
+        assert came == framed(b"g" * CHUNK)
+
+
+def test_a_dial_is_answered_without_descriptors(make_end: MakeEnd, tmp_path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(tmp_path / "s"))
+        listener.listen()
+        client = make_end()
+        client.transport.connect(f"stream:{tmp_path / 's'}", b"", "key")
+        lanes = [listener.accept()[0] for _ in range(2)]
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (0, limits[1]))
+    try:
+        for lane in lanes:
+            lane.close()
+        refused = client.next(LinkRefused)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    assert refused.key == "key" and not refused.gone
+
+
+def test_who_has_said_half_a_head_is_hung_up_on_at_the_end(
+    make_end: MakeEnd, raw: list[socket.socket]
+) -> None:
+    server = make_end("unix:")
+    connection = dial(raw, server.address, head()[:5])
+    # Has been taken when one that came later has been answered.
+    make_end().dial(server.address)
+    server.transport.close()
+    assert ends(connection) == b""
+
+
+def test_nothing_follows_a_farewell() -> None:
+    here, there = socket.socketpair()
+    with here, there:
+        link = StreamLink(Still(), None, outbound=True)
+        lane = link.data
+        lane.socket = here
+        lane.closing = True
+        lane.outbox.append(b"in time")
+        lane.flush()
+        # A sender that had looked whether the link is closed before it was.
+        lane.outbox.append(b"too late")
+        lane.has_room()
+        here.shutdown(socket.SHUT_WR)
+        messages = lane.cut(ends(there))
+    reassembler = Reassembler()
+    assert [reassembler.feed(message) for message in messages] == [[b"in time"], []] and reassembler.ended
+
+
+class Still:
+    """A transport that does nothing."""
+
+    last_send = 0.0
+
+    def post(self, event: object) -> None:
+        """Nobody hears it."""
+
+    def soon(self, call: object) -> None:
+        """There is no thread."""
+
+    def watch(self, lane: object) -> None:
+        """Nothing is looked at."""
+
+    end = settle = watch
+
+
+def test_no_folder_is_left_where_its_path_is_too_long(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    long = tmp_path / ("x" * 100)
+    long.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(long))
+    with pytest.raises(RefusedOption, match="set TMPDIR to a shorter one"):
+        StreamTransport("secret", lambda _event: None, "unix:", "end").start()
+    assert not list(long.iterdir())
+
+
 def test_a_transport_dials_itself(make_end: MakeEnd) -> None:
     end = make_end("unix:")
     end.transport.connect(end.address, b"me", "self")
@@ -253,6 +358,60 @@ def test_a_forked_child_does_not_keep_its_parents_links(make_end: MakeEnd) -> No
         try:
             parent.kill()
             assert server.next(LinkDown).link is up.link
+        finally:
+            os.kill(child, signal.SIGKILL)
+    finally:
+        parent.kill()
+        parent.communicate()
+
+
+FORKING_EARLY = """
+import os, queue, sys, time
+from cutline.participant.transport_stream import StreamTransport
+transport = StreamTransport("secret", queue.SimpleQueue().put, "unix:", "forker")
+print(transport.start(), flush=True)
+transport.connect(sys.argv[1], b"forker", "out")
+sys.stdin.readline()
+pid = os.fork()
+if not pid:
+    time.sleep(600)
+print(pid, flush=True)
+time.sleep(600)
+"""
+
+
+def test_a_forked_child_keeps_nothing_that_was_about_to_be_a_link(
+    make_end: MakeEnd, raw: list[socket.socket], tmp_path: Path
+) -> None:
+    listener = socket.socket(socket.AF_UNIX)
+    raw.append(listener)
+    listener.settimeout(SOON)
+    listener.bind(str(tmp_path / "s"))
+    listener.listen()
+    parent = subprocess.Popen(
+        [sys.executable, "-c", FORKING_EARLY, f"stream:{tmp_path / 's'}"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=Path(__file__).parents[2],
+    )
+    try:
+        assert parent.stdin is not None and parent.stdout is not None
+        address = parent.stdout.readline().strip()
+        lanes = [listener.accept()[0] for _ in range(2)]
+        raw += lanes
+        for lane in lanes:
+            lane.settimeout(SOON)
+        half, whole = dial(raw, address, head()[:5]), dial(raw, address, head())
+        # Its verdict and greeting: the one before it has been taken too.
+        assert whole.recv(1) == b"\x01"
+        parent.stdin.write("\n")
+        parent.stdin.flush()
+        child = int(parent.stdout.readline())
+        try:
+            parent.kill()
+            for each in (*lanes, half, whole):
+                ends(each)
         finally:
             os.kill(child, signal.SIGKILL)
     finally:

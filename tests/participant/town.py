@@ -112,10 +112,18 @@ class Town:
 
     # -- participants ----------------------------------------------------------------------
 
-    def add(self, name: str, make: Callable[[], object], birth: int = 1, **options: Any) -> Runner:
+    def add(
+        self,
+        name: str,
+        make: Callable[[], object],
+        birth: int = 1,
+        kind: type[Runner] = Runner,
+        by_reference: int = 0,
+        **options: Any,
+    ) -> Runner:
         """A participant that is born and has said hello; `born` is still to be said."""
-        setup = Setup("town", RUN, Member(name, birth), "", options)
-        runner = Runner(
+        setup = Setup("town", RUN, Member(name, birth), "", options, by_reference=by_reference)
+        runner = kind(
             setup,
             self.blobs,
             lambda: self.mayor,

@@ -121,7 +121,7 @@ class _Pair:
         return delay
 
 
-def measure(*, rounds: int = 5, triggers: int = 20, queued: int = 100_000, warm: int = 1) -> Row:
+def measure(*, rounds: int = 15, triggers: int = 20, queued: int = 100_000, warm: int = 1) -> Row:
     """The row; see the module's head."""
     with tempfile.TemporaryDirectory(prefix="cutline-bench-") as folder:
         pair = _Pair(folder, triggers, queued)

@@ -6,18 +6,18 @@ else that an image holds, as msgpack documents under fixed names (docs/format.md
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import msgpack
 
 from cutline.barrier import ChannelTable
 from cutline.barrier.wire import incoming_to_doc, outgoing_to_doc, spawns_to_doc, table_from_docs
-from cutline.storage.image import Image
+from cutline.storage.image import Content, Image
 
 from .classes import Classes
 from .desk import Desk
 from .desk_image import desk_to_doc, load_desk, rerun
+from .frame_parts import in_parts
 from .restore import Restored, restore
 
 __all__ = ("channels_of", "sections_of", "revive", "Revived")
@@ -35,13 +35,12 @@ def sections_of(
     desk: Desk,
     channels: ChannelTable,
     unresolved: dict[str, list[bytes]],
-    pack: Callable[[Sequence[Any]], bytes] = msgpack.packb,
-) -> dict[str, bytes]:
-    """Everything of a participant that is not its state; `pack` makes the section of what is unreleased."""
+) -> dict[str, Content]:
+    """Everything of a participant that is not its state."""
     return {
         "calls": msgpack.packb(desk_to_doc(desk)),
-        "queued_in": msgpack.packb(incoming_to_doc(channels)),
-        "unreleased_out": pack(outgoing_to_doc(channels)),
+        "queued_in": in_parts(incoming_to_doc(channels)),
+        "unreleased_out": in_parts(outgoing_to_doc(channels)),
         "unresolved": msgpack.packb(unresolved),
         **({"spawns": msgpack.packb(spawns_to_doc(channels))} if channels.spawns else {}),
     }

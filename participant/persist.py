@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from cutline.errors import CutlineError
 from cutline.storage.blobs import BlobStore
-from cutline.storage.image import ImageRef, Piece, Region, write_image
+from cutline.storage.image import Content, ImageRef, Piece, Region, write_image
 
 __all__ = ("Persister", "PersistJob", "Persisted")
 
@@ -26,7 +26,7 @@ class PersistJob(NamedTuple):
     checkpoint: int
     key: str
     header: Mapping[str, Any]
-    sections: Mapping[str, bytes]
+    sections: Mapping[str, Content]
     pieces: Sequence[Piece]
     regions: Sequence[Region]
     parent: ImageRef | None

@@ -9,13 +9,11 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
-import msgpack
-
 from cutline.barrier.actions import Capture, Settle
 from cutline.barrier.events import CaptureFailed, Durable
-from cutline.errors import CaptureError, Overloaded
+from cutline.errors import CaptureError
 from cutline.storage.blobs import pack_key
-from cutline.storage.image import ImageRef
+from cutline.storage.image import ImageRef, size_of
 
 from .blocks import Hasher
 from .capture import Capturer
@@ -67,17 +65,15 @@ class Shutter:
             if runner.tainted:
                 raise CaptureError("a handler raised here; the participant waits for a rollback")
             captured = self.capturer.capture(runner.instance, number=action.checkpoint, against=against)
-            spill = runner.outbox.spill
-            pack = spill.pack if spill is not None else msgpack.packb
-            sections = sections_of(runner.desk, action.channels, runner.unresolved, pack)
-        except (CaptureError, Overloaded) as error:
+            sections = sections_of(runner.desk, action.channels, runner.unresolved)
+        except CaptureError as error:
             runner.feed(CaptureFailed(action.checkpoint, str(error)))
             return
         runner.captured(action.checkpoint)
         setup, epoch = runner.setup, runner.endpoint.epoch
         self.facts[action.checkpoint] = {
             "stall_ms": (time.perf_counter() - began) * 1000,
-            "changed_bytes": captured.changed_bytes + sum(map(len, sections.values())),
+            "changed_bytes": captured.changed_bytes + sum(map(size_of, sections.values())),
             "state_bytes": captured.state_bytes,
             "captured_at": runner.now(),
             "handled": runner.desk.handled,

@@ -10,11 +10,9 @@ from __future__ import annotations
 
 import mmap
 import tempfile
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, cast
-
-import msgpack
 
 from cutline.barrier import Endpoint, Outgoing
 from cutline.errors import Overloaded
@@ -78,19 +76,6 @@ class Spill:
             at += len(body)
         return size
 
-    def pack(self, outgoing: Sequence[Any]) -> bytes:
-        """The section "unreleased out" of an image, as msgpack: as much as there is on disk does not fit
-        into memory a second time.
-
-        Raises:
-            Overloaded: the disk is full.
-        """
-        frames = [frame for channel in outgoing for frame in channel[5]]
-        if not any(type(frame[2]) is memoryview for frame in frames):
-            packed: bytes = msgpack.packb(outgoing)
-            return packed
-        return cast(bytes, self._file(_packed(outgoing)))
-
     def _file(self, parts: Iterable[bytes]) -> memoryview:
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
@@ -101,17 +86,3 @@ class Spill:
                 return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
         except OSError as error:
             raise Overloaded(f"its outbox cannot be kept in {self.folder}: {error.strerror}") from error
-
-
-def _packed(outgoing: Sequence[Any]) -> Iterable[bytes]:
-    """What `msgpack.packb` would make of it, in pieces."""
-    packer = msgpack.Packer()
-    array: Callable[[int], bytes] = packer.pack_array_header
-    yield array(len(outgoing))
-    for *head, frames in outgoing:
-        yield array(len(head) + 1)
-        for value in head:
-            yield packer.pack(value)
-        yield array(len(frames))
-        for frame in frames:
-            yield packer.pack(frame)

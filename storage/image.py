@@ -28,6 +28,7 @@ from .codec import DIGEST_SIZE
 from .pack import PackReader, PackWriter, Wanted
 
 __all__ = (
+    "Content",
     "Held",
     "Image",
     "ImageRef",
@@ -36,6 +37,7 @@ __all__ = (
     "check_image",
     "read_header",
     "read_image",
+    "size_of",
     "write_image",
 )
 
@@ -43,6 +45,9 @@ Memory: TypeAlias = np.ndarray[Any, np.dtype[np.uint8]]
 # Offers memory for a region of that number and size, and names the runs (start, stop) of it, ascending, that
 # do not hold yet what the image does. None: it has none to offer.
 Held: TypeAlias = Callable[[int, int], tuple[Memory, Sequence[tuple[int, int]]] | None]
+
+# What a section holds; a list: its parts, where it is too long to be put together.
+Content: TypeAlias = bytes | memoryview | list[bytes | memoryview]
 
 _INLINE = 1024
 _WIDTHS = (1, 2, 4, 8)
@@ -158,7 +163,7 @@ def write_image(
     key: str,
     *,
     header: Mapping[str, Any],
-    sections: Mapping[str, bytes],
+    sections: Mapping[str, Content],
     pieces: Sequence[Piece],
     regions: Sequence[Region],
     parent: ImageRef | None,
@@ -190,8 +195,20 @@ def write_image(
     return ImageRef(key, writer.digest, "delta" if parent else "full", chain, size)
 
 
-def _section(writer: PackWriter, body: bytes) -> bytes | list[int]:
-    return bytes(body) if len(body) <= _INLINE else [writer.add(body), len(body)]
+def size_of(content: Content) -> int:
+    """Bytes of a section's content."""
+    return sum(map(len, content)) if isinstance(content, list) else len(content)
+
+
+def _section(writer: PackWriter, content: Content) -> bytes | list[int]:
+    parts = content if isinstance(content, list) else [content]
+    size = size_of(parts)
+    if size <= _INLINE:
+        return b"".join(parts)
+    position = writer.length
+    for part in parts:
+        writer.add(part)
+    return [position, size]
 
 
 def _piece_table(writer: PackWriter, pieces: Sequence[Piece], base: _Tables, key: str) -> list[list[Any]]:

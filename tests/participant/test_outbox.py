@@ -11,8 +11,9 @@ import pytest
 
 from cutline.barrier import Endpoint, LocalSnapshot, Member
 from cutline.barrier.events import AckArrived, Flush, Gone, LinkOpened, Released
-from cutline.barrier.messages import Positions, Stamp
+from cutline.barrier.messages import Frame, Positions, Stamp
 from cutline.errors import Overloaded
+from cutline.participant.frame_parts import in_parts
 from cutline.participant.handle import Handle
 from cutline.participant.outbox import OutboxLimit
 from cutline.participant.runner import Runner
@@ -112,11 +113,24 @@ def test_the_section_of_an_image_is_the_same_from_disk(tmp_path: Path) -> None:
     end, spill = sender(5000, 10, 7000), Spill(tmp_path, 20_000)
     table = end.outgoing[B].captured(1, False)
     from_memory = msgpack.packb([[*B, *table]])
-    assert spill.pack([[*B, *table]]) == from_memory
+    assert b"".join(in_parts([[*B, *table]])) == from_memory
     spill.move(end)
     moved = end.outgoing[B].captured(2, False)
-    packed: Any = spill.pack([[*B, *moved]])
-    assert type(packed) is memoryview and bytes(packed) == from_memory
+    parts = in_parts([[*B, *moved]])
+    assert b"".join(parts) == from_memory
+    # As much as there is on disk does not fit into memory a second time.
+    assert sum(type(part) is memoryview for part in parts) == 2
+
+
+@pytest.mark.parametrize("size", [0, 255, 4095, 4096, 65_535, 65_536, 200_000])
+def test_a_section_in_parts_is_what_msgpack_makes_of_it(size: int) -> None:
+    frames = [Frame(1, 3, b"a" * size, 2**64 - 1), Frame(4, 4, b"b", 7), Frame(5, 500, b"c" * size, 0)]
+    channels = [["A", 1, 500, 0, 2**63, frames], ["B", 2, 0, 0, 0, []]]
+    parts = in_parts(channels)
+    assert b"".join(parts) == msgpack.packb(channels)
+    assert [part for part in parts if part is frames[0].body or part is frames[2].body] == (
+        [frames[0].body, frames[2].body] if size >= 4096 else []
+    )
 
 
 # -- a participant -------------------------------------------------------------------------------------

@@ -6,7 +6,8 @@ has is an error, unless the spawner wants whoever has it.
 
 Nobody knows a name before its spawner's request has left for here, but over another link it may come sooner.
 So before a name that is unknown here is nobody's, everybody is asked once; what they have asked for comes
-before their answer.
+before their answer. Who wants to know while answers are outstanding may have heard the name after some were
+given: for that one everybody is asked once more.
 """
 
 from __future__ import annotations
@@ -48,10 +49,12 @@ class _Birth(NamedTuple):
 
 @dataclass
 class _Doubt:
-    """A name that may be nobody's: who wants to know, and from whom an answer is outstanding."""
+    """A name that may be nobody's: who wanted to know before everybody was asked, from whom an answer is
+    outstanding, and who has wanted to know since."""
 
-    askers: list[tuple[Seat, list[int]]] = field(default_factory=list)
+    askers: list[tuple[Seat, list[int]]]
     waiting: dict[Member, None] = field(default_factory=dict)
+    late: list[tuple[Seat, list[int]]] = field(default_factory=list)
 
 
 class Nursery:
@@ -180,19 +183,21 @@ class Nursery:
 
     def resolve(self, seat: Seat, name: str, births: list[int]) -> None:
         """A participant asks who has a name; it has channels with these incarnations of it."""
-        c = self.c
         if self._is_nobodys(name):
             doubt = self.doubts.get(name)
             if doubt is None:
-                doubt = self.doubts[name] = _Doubt()
-                for other in c.roster:
-                    if other.phase == "running":
-                        doubt.waiting[other.member] = None
-                        c.say(other.link, "spawning", name=name)
-            if (seat, births) not in doubt.askers:
-                doubt.askers.append((seat, births))
+                self._ask_everybody(name, [(seat, births)])
+            elif (seat, births) not in (*doubt.askers, *doubt.late):
+                doubt.late.append((seat, births))
             return
         self._tell(seat, name, births)
+
+    def _ask_everybody(self, name: str, askers: list[tuple[Seat, list[int]]]) -> None:
+        doubt = self.doubts[name] = _Doubt(askers)
+        for other in self.c.roster:
+            if other.phase == "running":
+                doubt.waiting[other.member] = None
+                self.c.say(other.link, "spawning", name=name)
 
     def _is_nobodys(self, name: str) -> bool:
         """Whether nothing is known here of such a name, nor can be expected to."""
@@ -233,9 +238,14 @@ class Nursery:
         self._end_doubt(name)
 
     def _end_doubt(self, name: str) -> None:
-        if not self.doubts[name].waiting:
-            for asker, births in self.doubts.pop(name).askers:
-                self._tell(asker, name, births)
+        if self.doubts[name].waiting:
+            return
+        doubt = self.doubts.pop(name)
+        known = not self._is_nobodys(name)
+        for asker, births in (*doubt.askers, *(doubt.late if known else ())):
+            self._tell(asker, name, births)
+        if doubt.late and not known:
+            self._ask_everybody(name, doubt.late)
 
     def _drop_the_gone(self, name: str) -> None:
         """Who has left, or is on its way out, since it was asked will not answer, and spawns nobody."""

@@ -129,6 +129,21 @@ def test_a_name_may_be_asked_for_before_its_spawn_has_come(city: City) -> None:
     assert city.lines["b"].last("resolved")["birth"] is not None
 
 
+def test_who_hears_a_name_after_others_were_asked_of_it_has_everybody_asked_again(city: City) -> None:
+    city.say("b", "resolve", name="kid", births=[])
+    city.say("a", "told_of_spawns", name="kid")
+    # Then a spawns the kid and tells the driver, which asks before the spawn has come.
+    city.say("driver", "resolve", name="kid", births=[])
+    for name in ("b", "driver"):
+        city.say(name, "told_of_spawns", name="kid")
+    assert city.lines["b"].last("resolved")["birth"] is None
+    assert "resolved" not in city.lines["driver"].kinds()
+    city.spawn("kid", "a", 7)
+    for name in ("a", "b", "driver"):
+        city.say(name, "told_of_spawns", name="kid")
+    assert city.lines["driver"].kinds()[-1] == "wait" and "resolved" not in city.lines["driver"].kinds()
+
+
 def test_who_was_asked_of_a_name_over_a_link_that_broke_is_asked_again(city: City) -> None:
     city.say("b", "resolve", name="kid", births=[])
     city.say("b", "told_of_spawns", name="kid")

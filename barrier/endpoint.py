@@ -402,7 +402,9 @@ class Endpoint:
             outgoing = {peer: end.captured(checkpoint, full) for peer, end in self.outgoing.items()}
             if self.me in outgoing:
                 self.incoming[self.me].learn([Mark(checkpoint, outgoing[self.me].last, full)])
-            incoming = {peer: end.captured(checkpoint) for peer, end in self.incoming.items()}
+            parts = {peer: end.captured(checkpoint) for peer, end in self.incoming.items()}
+            # One that has sent nothing before the cut may be born after it: the image must not know it.
+            incoming = {peer: part for peer, part in parts.items() if part.upto}
             table = self._tables[checkpoint] = ChannelTable(incoming, outgoing, tuple(self.spawns.values()))
             self.snapshot.captured[checkpoint] = True
             # One that has departed may not be in the roster any more, and its last images in no cut.

@@ -138,6 +138,20 @@ def test_a_channel_opened_after_the_capture_is_withheld() -> None:
     assert end.handle(Flush()) == [SendAck(B, Positions(1, 0, WINDOW))]
 
 
+def test_who_has_sent_nothing_before_the_cut_is_not_in_it() -> None:
+    end = endpoint()
+    # B was born after 1 was begun, and is heard of before A captures it.
+    end.handle(marker(Mark(1, 0, False)))
+    assert B in end.incoming
+    found = [action for action in end.handle(AtBoundary()) if isinstance(action, Capture)]
+    assert B not in found[0].channels.incoming
+    # What it sends is after that cut and before the next one.
+    end.handle(FrameArrived(STAMP, (Mark(1, 0, False),), 0, frames(1)[0]))
+    end.handle(initiated(1, 2))
+    second = [action for action in end.handle(AtBoundary()) if isinstance(action, Capture)]
+    assert second[0].channels.incoming[B].upto == 1
+
+
 def test_the_first_message_after_the_mark_is_not_in_the_cut() -> None:
     end = endpoint()
     first, second = frames(1, 1)

@@ -10,7 +10,7 @@ import asyncio
 from typing import Any
 
 import cutline
-from cutline.errors import DuplicateName, ParticipantLeft
+from cutline.errors import DuplicateName, ParticipantLeft, UnknownParticipant
 from cutline.participant.handle import Handle
 
 __all__ = ("Node", "Numbers", "BOOKED")
@@ -146,7 +146,7 @@ class Node:
 
     def on_no_child(self, error: Exception, booked: str, child: Handle) -> None:
         """The name was taken, or the child has left."""
-        assert isinstance(error, (DuplicateName, ParticipantLeft)), error
+        assert isinstance(error, (DuplicateName, ParticipantLeft, UnknownParticipant)), error
 
     def _tell_child(self, child: Handle) -> None:
         number = Numbers.fresh()

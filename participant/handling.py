@@ -35,9 +35,7 @@ CHEAP = 0.0001
 MOST_UNTIMED = 16
 
 
-def handle_run(
-    runner: Runner, channel: Incoming, rest: Iterator[list[Any]], *, once: bool = False
-) -> None:
+def handle_run(runner: Runner, channel: Incoming, rest: Iterator[list[Any]], *, once: bool = False) -> None:
     """Handles messages of the oldest frame of `channel`, or one; `rest` are those that were not processed."""
     desk, now = runner.desk, runner.now
     first = channel.processed + 1

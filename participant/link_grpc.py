@@ -28,6 +28,7 @@ from .lanes import Outbox, Reassembler, WireError
 from .transport import (
     CLOSED_BY_PEER,
     CLOSED_HERE,
+    FLUSHING,
     HIGH_WATER,
     LOW_WATER,
     Drained,
@@ -37,9 +38,8 @@ from .transport import (
 
 _log = logging.getLogger(__name__)
 
-__all__ = ("FLUSHING", "Broken", "Carrier", "GrpcLink", "Lane", "status_text")
+__all__ = ("Broken", "Carrier", "GrpcLink", "Lane", "status_text")
 
-FLUSHING = 1.0  # seconds a closed link may take to hand over what it had accepted
 AT_ONCE = 32 * 1024  # bytes: payloads up to here are written by the sender if the lane is idle
 BURST = 0.0001  # seconds: sends that follow each other faster, on whatever links, are left to the writers
 LAST_WORDS = 0.02  # seconds the other lane gets when one has broken

@@ -7,6 +7,7 @@ of its sender.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 __all__ = ("Sending",)
 
 
-class Sending:
+class Sending(ABC):
     """The part of `cutline.participant.runner.Runner` that sends."""
 
     me: Member
@@ -33,13 +34,13 @@ class Sending:
     tainted: bool
     unresolved: dict[str, list[bytes]]
 
+    @abstractmethod
     def feed(self, event: EndpointEvent) -> None:
         """One event for the endpoint, its actions performed."""
-        raise NotImplementedError
 
+    @abstractmethod
     def fail(self, failure: HandlerRaised) -> None:
         """User code raised where nobody hears it, and no message can be retried."""
-        raise NotImplementedError
 
     def local_answer(self, number: int, error: bytes) -> None:
         """An own question ends with an error of this side; a step of its own, at a boundary."""

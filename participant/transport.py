@@ -31,8 +31,11 @@ __all__ = (
     "CHUNK",
     "CLOSED_BY_PEER",
     "CLOSED_HERE",
+    "DIALING",
+    "FLUSHING",
     "HIGH_WATER",
     "LOW_WATER",
+    "PAIRING",
     "WRONG_TOKEN",
     "Drained",
     "Event",
@@ -51,6 +54,15 @@ CHUNK = 256 * 1024
 HIGH_WATER = 1024 * 1024
 LOW_WATER = 256 * 1024
 """Bytes: `Drained` follows when a backlog that had passed HIGH_WATER has fallen to LOW_WATER."""
+
+PAIRING = 10.0
+"""Seconds that an acceptor waits for both lanes and the greetings."""
+
+DIALING = 20.0
+"""Seconds until a dial that nobody answers is refused."""
+
+FLUSHING = 1.0
+"""Seconds that a closed link may take to hand over what it had accepted."""
 
 WRONG_TOKEN = "wrong token"
 CLOSED_HERE = "closed here"

@@ -31,10 +31,13 @@ from typing import Any
 
 from .addresses import Reservation, nobody_listens, reserve, target
 from .grpc_thread import GrpcThread, acquire, grpc, release
-from .link_grpc import FLUSHING, Broken, GrpcLink, Lane, status_text
+from .link_grpc import Broken, GrpcLink, Lane, status_text
 from .transport import (
     CHUNK,
     CLOSED_HERE,
+    DIALING,
+    FLUSHING,
+    PAIRING,
     WRONG_TOKEN,
     LinkDown,
     LinkRefused,
@@ -48,8 +51,6 @@ _log = logging.getLogger(__name__)
 
 METHOD = "/cutline.Link/lane"
 WIRE_VERSION = "1"
-PAIRING = 10.0  # seconds an acceptor waits for the second lane and the greetings
-DIALING = 20.0  # seconds until a dial that nobody answers is refused
 STOPPING = 0.1  # seconds the listener gives callers to hang up, before it cuts them off
 
 _OPTIONS: tuple[tuple[str, int | str], ...] = (

@@ -53,6 +53,9 @@ from .transport import (
     CHUNK,
     CLOSED_BY_PEER,
     CLOSED_HERE,
+    DIALING,
+    FLUSHING,
+    PAIRING,
     WRONG_TOKEN,
     LinkDown,
     LinkRefused,
@@ -65,9 +68,6 @@ __all__ = ("SCHEME", "StreamTransport")
 _log = logging.getLogger(__name__)
 
 SCHEME = "stream:"
-PAIRING = 10.0  # seconds an acceptor waits for the head, the second lane and the greetings
-DIALING = 20.0  # seconds until a dial that nobody answers is refused
-FLUSHING = 1.0  # seconds a closed link may take to hand over what it had accepted
 LAST_WORDS = 0.02  # seconds the other lane gets when one has broken
 _AGAIN = 0.1  # seconds until a listener that could not take a connection tries again
 _BUSY = 0.005  # seconds until a listener whose queue is full is dialed again

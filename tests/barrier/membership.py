@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -14,7 +15,7 @@ from .model import RUN, Host, Wrong
 from .oracle import Oracle
 
 
-class Membership(Oracle):
+class Membership(Oracle, ABC):
     """See the module's head."""
 
     births = 0
@@ -44,13 +45,13 @@ class Membership(Oracle):
     def initiated(self) -> Initiated:
         return Initiated(self.epoch, tuple(self.commit.undecided), self.newest, self.newest_committed)
 
+    @abstractmethod
     def coordinate(self, event: commit.Event) -> None:
         """One event into the commit automaton, its actions performed."""
-        raise NotImplementedError
 
+    @abstractmethod
     def write_row(self, row: commit.Decide) -> None:
         """The catalog's compare-and-set."""
-        raise NotImplementedError
 
     def spawn(self) -> None:
         """Somebody is born, and spoken to by one who has not captured what was begun before."""

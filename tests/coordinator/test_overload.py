@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,16 +10,8 @@ from cutline.coordinator.overload import PATIENCE, circle
 from cutline.errors import Overloaded
 from cutline.participant.messages import pack_error, unpack_error
 from cutline.storage import Store
-from cutline.storage.store import memory_store
 
 from .city import City
-
-
-@pytest.fixture
-def store() -> Iterator[Store]:
-    """A store in memory."""
-    with memory_store() as made:
-        yield made
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,16 +13,8 @@ from cutline.participant.messages import unpack_error
 from cutline.participant.processes import process_started
 from cutline.participant.program import take_main
 from cutline.storage import Store
-from cutline.storage.store import memory_store
 
 from .city import City, Line
-
-
-@pytest.fixture
-def store() -> Iterator[Store]:
-    """A store in memory."""
-    with memory_store() as made:
-        yield made
 
 
 @pytest.fixture

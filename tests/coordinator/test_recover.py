@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,16 +9,8 @@ import pytest
 
 from cutline.errors import StorageError, StoreFull
 from cutline.storage import Store
-from cutline.storage.store import memory_store
 
 from .city import City
-
-
-@pytest.fixture
-def store() -> Iterator[Store]:
-    """A store in memory."""
-    with memory_store() as made:
-        yield made
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ memory, a clock of the world and a persister that takes time; a coordinator's is
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -42,7 +43,7 @@ TOKEN = "t"
 PATIENCE = 30
 
 
-class Process:
+class Process(ABC):
     """See the module's head."""
 
     def __init__(self, town: Town, name: str) -> None:
@@ -73,9 +74,9 @@ class Process:
             return
         self.step()
 
+    @abstractmethod
     def step(self) -> None:
         """One round of whatever runs here."""
-        raise NotImplementedError
 
     def pause(self, seconds: float) -> None:
         """It is stopped, and goes on later as if nothing had happened."""

@@ -9,13 +9,18 @@ CANDIDATES := $(or $(PYTHON),python3 python3.13 python3.12 python3.11 python3.10
 USABLE := import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 10))
 PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check
 
-.PHONY: test test-cluster check demo bench clean test-adoption mutate simulate simulate-scale
+.PHONY: test test-real test-cluster check demo bench clean test-adoption mutate simulate simulate-scale
 .DEFAULT_GOAL := test
 
 test: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/python -m pytest -q
+
+# With a real PostgreSQL and a real S3 server; `make test` leaves these out where the servers cannot be had.
+# PostgreSQL is Debian's package postgresql; the S3 server comes with the pinned requirements.
+test-real: $(STAMP)
+	CUTLINE_TEST_REAL=1 $(BIN)/python -m pytest -q tests/storage/test_postgresql.py tests/storage/test_objects.py
 
 # Several Ray nodes on this machine: a minute and a half, so not part of `make test`.
 test-cluster: $(STAMP)

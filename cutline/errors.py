@@ -23,6 +23,8 @@ Classes are cut by what the reader of the error would do next::
     │   ├── NewerFormat              written by a newer Cutline
     │   ├── StoreNotWritable         (PermissionError)
     │   ├── StoreFull                no space left
+    │   ├── StoreForbidden           (PermissionError) it does not accept our credentials
+    │   ├── StoreUnreachable         (ConnectionError) its server cannot be reached, or the connection broke
     │   ├── StoreNotShared           a node of the cluster does not see the storage folder
     │   ├── BlobExists               (FileExistsError) conditional create lost
     │   ├── BlobNotFound             (FileNotFoundError)
@@ -76,6 +78,8 @@ __all__ = (
     "NewerFormat",
     "StoreNotWritable",
     "StoreFull",
+    "StoreForbidden",
+    "StoreUnreachable",
     "StoreNotShared",
     "BlobExists",
     "BlobNotFound",
@@ -202,6 +206,15 @@ class StoreNotWritable(StorageError, PermissionError):
 
 class StoreFull(StorageError):
     """No space left for the store."""
+
+
+class StoreForbidden(StorageError, PermissionError):
+    """The store's server does not accept our credentials."""
+
+
+class StoreUnreachable(StorageError, ConnectionError):
+    """The store's server cannot be reached, or the connection to it broke; ``facts["unchanged"]`` is False
+    where a change may have happened all the same."""
 
 
 class StoreNotShared(StorageError):

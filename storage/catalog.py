@@ -238,6 +238,10 @@ class Catalog(Protocol):
         """Removes rows that are condemned or aborted."""
         ...
 
+    def tidy(self) -> None:
+        """Does what can wait until nobody waits for it."""
+        ...
+
     def close(self) -> None: ...
 
 

@@ -14,27 +14,26 @@ import contextlib
 import os
 import sqlite3
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
 from cutline.errors import Corrupt, CutlineError, RefusedOption, StorageError, StoreFull, StoreNotWritable
 
-from .codec import canonical, digest_of
+from .rows import Connection
 
-__all__ = ("Database", "seal")
+__all__ = ("Database",)
 
+Told = TypeVar("Told")
 _WAIT_MS = 30_000
 _DAMAGE = ("malformed", "not a database", "no such table", "no such column", "unsupported file format")
 
 
-def seal(*values: Any) -> bytes:
-    """A digest over a row's values, kept in the row: SQLite does not notice a flipped bit in a value."""
-    return digest_of(canonical(list(values)))
-
-
 class Database:
     """``path``: the file, or ":memory:". Opened at first use."""
+
+    # A transaction that writes locks everything from its beginning.
+    lock = ""
 
     def __init__(self, path: str | Path) -> None:
         self.path = str(path)
@@ -52,6 +51,14 @@ class Database:
     def writing(self) -> Iterator[sqlite3.Connection]:
         """Durable when left without an error; undone when left with one."""
         yield from self._transaction("BEGIN IMMEDIATE")
+
+    def time(self, connection: Connection, now: float) -> float:
+        """The caller's clock: it is this machine's."""
+        return now
+
+    def persist(self, work: Callable[[], Told]) -> Told:
+        """Once: a file does not come back by itself."""
+        return work()
 
     def _transaction(self, begin: str) -> Iterator[sqlite3.Connection]:
         with self._lock:
@@ -118,7 +125,7 @@ class Database:
         readable = os.access(self.path, os.R_OK) and not os.access(os.path.dirname(self.path) or ".", os.W_OK)
         return readable and not (os.path.exists(log) and os.path.getsize(log))
 
-    def fold_log(self) -> None:
+    def tidy(self) -> None:
         """Moves the log into the file as far as readers allow, so that it does not happen inside a commit."""
         with self._lock:
             try:

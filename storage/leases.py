@@ -6,19 +6,21 @@ not stop a paused owner; the token does, at its next transaction.
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from cutline.errors import Fenced, StoreInUse
 
 from .catalog import Lease
 from .codec import canonical, decode
-from .database import seal
 from .owners import Owner
-from .rows import damaged
+from .rows import Connection, damaged, seal, upsert
 
 __all__ = ("LeaseTable",)
+
+_REST = ("token", "owner", "expires", "released", "seal")
+_PUT = upsert("leases", ("system",), _REST)
+_FIRST = f"INSERT INTO leases (system, {', '.join(_REST)}) VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING"
 
 
 class _Held(NamedTuple):
@@ -29,15 +31,23 @@ class _Held(NamedTuple):
 
 
 class LeaseTable:
-    """Statements inside the transactions of others."""
+    """Statements inside the transactions of others.
 
-    def __init__(self, dead: Callable[[Owner], bool]) -> None:
+    ``lock``: what a statement that reads a lease ends with, so that others who would write it wait.
+    """
+
+    def __init__(self, dead: Callable[[Owner], bool], lock: str = "") -> None:
         self._dead = dead
+        self._lock = lock
 
-    def acquire(
-        self, connection: sqlite3.Connection, system: str, owner: Owner, ttl: float, now: float
-    ) -> Lease:
-        held = self._row(connection, system)
+    def acquire(self, connection: Connection, system: str, owner: Owner, ttl: float, now: float) -> Lease:
+        lease = Lease(system, 1, owner)
+        held = self._row(connection, system, self._lock)
+        if held is None:
+            # Somebody else may be doing the same: the row is there then, and his.
+            if connection.execute(_FIRST, _values(lease, now + ttl, released=False)).rowcount:
+                return lease
+            held = self._row(connection, system, self._lock)
         if held is not None and not held.released and now < held.expires and not self._dead(held.owner):
             raise StoreInUse(
                 f"system {system!r} is run by {held.owner}, started for process {held.owner.driver_pid}: stop"
@@ -49,18 +59,18 @@ class LeaseTable:
         self.put(connection, lease, now + ttl)
         return lease
 
-    def release(self, connection: sqlite3.Connection, lease: Lease) -> None:
-        held = self._row(connection, lease.system)
+    def release(self, connection: Connection, lease: Lease) -> None:
+        held = self._row(connection, lease.system, self._lock)
         if held is not None and held.token == lease.token:
             self.put(connection, lease, 0.0, released=True)
 
-    def holder(self, connection: sqlite3.Connection, system: str) -> Owner | None:
+    def holder(self, connection: Connection, system: str) -> Owner | None:
         held = self._row(connection, system)
         return None if held is None or held.released else held.owner
 
-    def fence(self, connection: sqlite3.Connection, lease: Lease) -> None:
+    def fence(self, connection: Connection, lease: Lease) -> None:
         """Raises Fenced unless the lease is the newest and was not given up."""
-        held = self._row(connection, lease.system)
+        held = self._row(connection, lease.system, self._lock)
         if held is not None and held.token == lease.token and not held.released:
             return
         holder = f"by {held.owner}" if held is not None and not held.released else "by nobody"
@@ -71,17 +81,11 @@ class LeaseTable:
             token=lease.token,
         )
 
-    def put(
-        self, connection: sqlite3.Connection, lease: Lease, expires: float, *, released: bool = False
-    ) -> None:
-        owner = canonical(lease.owner.to_doc())
-        values = (lease.system, lease.token, owner, float(expires), int(released))
-        connection.execute(
-            "INSERT OR REPLACE INTO leases VALUES (?, ?, ?, ?, ?, ?)", (*values, seal(*values))
-        )
+    def put(self, connection: Connection, lease: Lease, expires: float, *, released: bool = False) -> None:
+        connection.execute(_PUT, _values(lease, expires, released=released))
 
-    def _row(self, connection: sqlite3.Connection, system: str) -> _Held | None:
-        found = connection.execute("SELECT * FROM leases WHERE system = ?", (system,)).fetchone()
+    def _row(self, connection: Connection, system: str, lock: str = "") -> _Held | None:
+        found = connection.execute(f"SELECT * FROM leases WHERE system = ?{lock}", (system,)).fetchone()
         if found is None:
             return None
         *values, found_seal = found
@@ -89,3 +93,9 @@ class LeaseTable:
             raise damaged(f"the lease of system {system!r}", system=system)
         _, token, owner, expires, released = values
         return _Held(token, Owner.from_doc(decode(owner)), expires, bool(released))
+
+
+def _values(lease: Lease, expires: float, *, released: bool) -> tuple[Any, ...]:
+    owner = canonical(lease.owner.to_doc())
+    values = (lease.system, lease.token, owner, float(expires), int(released))
+    return (*values, seal(*values))

@@ -6,18 +6,28 @@ searched by; the rest is one document, compressed, because lists of blobs are lo
 
 from __future__ import annotations
 
-import sqlite3
 import threading
 from collections import OrderedDict
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import Any, Protocol
 
 from cutline.errors import Corrupt
 
 from .catalog import CheckpointRow, LineageRow
-from .codec import canonical, decode, expand, squeeze
-from .database import seal
+from .codec import canonical, decode, digest_of, expand, squeeze
 
-__all__ = ("SCHEMA", "CheckpointTable", "damaged", "lineage_of", "lineage_values")
+__all__ = (
+    "INSERT_META",
+    "SCHEMA",
+    "CheckpointTable",
+    "Connection",
+    "Found",
+    "damaged",
+    "lineage_of",
+    "lineage_values",
+    "seal",
+    "upsert",
+)
 
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS meta (
@@ -49,8 +59,49 @@ CREATE TABLE IF NOT EXISTS failures (
 );
 """
 
+INSERT_META = "INSERT INTO meta (key, value) VALUES (?, ?) ON CONFLICT (key) DO NOTHING"
+
 _REMEMBERED = 256
 _DOC_MAX = 1 << 30
+
+
+class Found(Protocol):
+    """Rows that a statement found."""
+
+    @property
+    def rowcount(self) -> int: ...
+
+    def fetchone(self) -> Any: ...
+
+    def fetchall(self) -> list[Any]: ...
+
+    def __iter__(self) -> Iterator[Any]: ...
+
+
+class Connection(Protocol):
+    """A transaction under way. ``?`` in a statement stands for a value."""
+
+    def execute(self, statement: str, values: Sequence[Any] = ..., /) -> Found: ...
+
+
+def seal(*values: Any) -> bytes:
+    """A digest over a row's values, kept in the row: a database does not notice a flipped bit in a value."""
+    return digest_of(canonical(list(values)))
+
+
+def upsert(table: str, key: Sequence[str], rest: Sequence[str]) -> str:
+    """The statement that inserts a row, or replaces the one with its key; values in this order."""
+    columns = (*key, *rest)
+    changes = ", ".join(f"{column} = excluded.{column}" for column in rest)
+    return (
+        f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({', '.join('?' * len(columns))})"
+        f" ON CONFLICT ({', '.join(key)}) DO UPDATE SET {changes}"
+    )
+
+
+_PUT_CHECKPOINT = upsert(
+    "checkpoints", ("lineage", "checkpoint"), ("label", "fate", "condemned", "doc", "seal")
+)
 
 
 def damaged(what: str, **facts: Any) -> Corrupt:
@@ -58,7 +109,7 @@ def damaged(what: str, **facts: Any) -> Corrupt:
     return Corrupt(
         f"the catalog's row of {what} is damaged: it is not what was written; `cutline verify` lists"
         " what else is",
-        key="catalog.sqlite",
+        key="catalog",
         what=f"row of {what}",
         **facts,
     )
@@ -97,7 +148,7 @@ class CheckpointTable:
 
     def rows(
         self,
-        connection: sqlite3.Connection,
+        connection: Connection,
         where: str,
         values: tuple[Any, ...],
         damage: list[Corrupt] | None = None,
@@ -122,7 +173,7 @@ class CheckpointTable:
                 damage.append(error)
         return rows
 
-    def row(self, connection: sqlite3.Connection, lineage: str, checkpoint: int) -> CheckpointRow | None:
+    def row(self, connection: Connection, lineage: str, checkpoint: int) -> CheckpointRow | None:
         rows = self.rows(connection, "c.lineage = ? AND c.checkpoint = ?", (lineage, checkpoint))
         return rows[0] if rows else None
 
@@ -158,7 +209,7 @@ class CheckpointTable:
             **rest,
         )
 
-    def put(self, connection: sqlite3.Connection, row: CheckpointRow) -> None:
+    def put(self, connection: Connection, row: CheckpointRow) -> None:
         """Inserts or replaces."""
         packed = canonical(
             {
@@ -180,7 +231,4 @@ class CheckpointTable:
         codec, stored = squeeze(packed)
         doc = bytes((codec,)) + len(packed).to_bytes(4, "little") + stored
         columns = (row.lineage, row.checkpoint, row.label, row.fate, int(row.condemned))
-        connection.execute(
-            "INSERT OR REPLACE INTO checkpoints VALUES (?, ?, ?, ?, ?, ?, ?)",
-            (*columns, doc, seal(*columns, doc)),
-        )
+        connection.execute(_PUT_CHECKPOINT, (*columns, doc, seal(*columns, doc)))

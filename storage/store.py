@@ -1,74 +1,43 @@
-"""A store: a folder with blobs, a catalog and a marker; and the order in which a cut becomes one.
+"""A store: blobs and a catalog that belong together; and the order in which a cut becomes one.
 
 `Store.commit_cut` is that order. The packs of the participants are durable before it begins. The manifest
 becomes durable; then the catalog's row says ``committed``: this is the point of commit, and before it
 nobody may be told. A commit record beside the manifest follows, from which a lost catalog can be rebuilt.
 A crash before the row leaves blobs that no cut lists; a crash after it leaves a whole cut.
-
-Making a store ends with its marker, ``cutline.json``. What has a marker must have its catalog, and what has
-cuts must have its marker: if not, something was lost, and nothing starts over in its place.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
-import os
 import threading
-import urllib.parse
-import urllib.request
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from cutline.errors import (
-    BlobExists,
-    CheckpointNotFound,
-    Corrupt,
-    Fenced,
-    Misuse,
-    NewerFormat,
-    NotAStore,
-    RefusedOption,
-    StorageError,
-    StoreNotWritable,
-)
+from cutline.errors import BlobExists, CheckpointNotFound, Corrupt, Fenced, Misuse, StorageError
 
 from . import collect
-from .blobs import BlobStore, manifest_key, pack_key, record_key
+from .blobs import BlobStore, manifest_key, record_key
 from .catalog import Catalog, CheckpointRow, Lease, LineageRow, Place
-from .codec import canonical, digest_of
+from .codec import digest_of
 from .collect import Swept
-from .directory import DirectoryBlobs
-from .disk import Disk, meaning
 from .manifest import Manifest
 from .memory import MemoryBlobs
 from .retention import stays
 from .sqlite import SqliteCatalog
 from .verify import Report, commit_record, load_manifest, survey, verify_system
 
-__all__ = (
-    "MARKER",
-    "STORE_FORMAT",
-    "Store",
-    "memory_store",
-    "open_blobs",
-    "open_store",
-    "pack_key",
-    "store_path",
-)
-
-STORE_FORMAT = 1
-MARKER = "cutline.json"
-_CATALOG = "catalog.sqlite"
-_BLOBS = "blobs"
+__all__ = ("Store", "memory_store")
 
 
 @dataclass
 class Store:
-    """Blobs and a catalog that belong together. ``path``: its folder, None for one in memory."""
+    """Blobs and a catalog that belong together.
+
+    ``url`` names it to people, without secrets. ``path``: its folder; None for one in a bucket or in memory.
+    """
 
     url: str
     blobs: BlobStore
@@ -200,8 +169,7 @@ class Store:
             # Another collector may just have given it up; else the next sweep tries again.
             with contextlib.suppress(StorageError):
                 self._write_record(row)
-        if isinstance(self.catalog, SqliteCatalog):
-            self.catalog.database.fold_log()
+        self.catalog.tidy()
         return swept
 
     def verify(self, system: str) -> Report:
@@ -232,146 +200,3 @@ class Store:
 def memory_store() -> Store:
     """A store in this process's memory."""
     return Store("memory:", MemoryBlobs(), SqliteCatalog(":memory:"), None)
-
-
-def store_path(url: str | os.PathLike[str]) -> Path:
-    """The folder that a URL names. Raises RefusedOption for what is no folder's."""
-    text = os.fspath(url)
-    scheme, colon, rest = text.partition(":")
-    # One letter is a drive, not a scheme.
-    if not colon or len(scheme) < 2 or "/" in scheme or not scheme.replace("+", "").isalnum():
-        if not text or "\0" in text:
-            raise RefusedOption(f"{text!r} is not the path of a folder", url=text)
-        return Path(text).expanduser()
-    if scheme.lower() != "file":
-        raise RefusedOption(
-            f"{text!r}: only folders can be stores in this version; give a path or a file:// URL", url=text
-        )
-    parsed = urllib.parse.urlsplit(text)
-    if parsed.netloc not in ("", "localhost") or not parsed.path or parsed.query or parsed.fragment:
-        raise RefusedOption(f"{text!r}: write file:///path/of/the/folder", url=text)
-    return Path(urllib.request.url2pathname(parsed.path))
-
-
-def open_store(url: str | os.PathLike[str], *, create: bool) -> Store:
-    """Opens the store at ``url``, or makes one there if ``create`` and there is none.
-
-    Raises NotAStore, NewerFormat, StoreNotWritable, StoreFull; Corrupt if a part of it is lost.
-    """
-    path = store_path(url)
-    try:
-        return _open(path, create)
-    except OSError as error:
-        if isinstance(error, StorageError):  # some of them are OSErrors too
-            raise
-        raise meaning(error, str(path), writing=True) from error
-
-
-def _open(path: Path, create: bool) -> Store:
-    if not (path / MARKER).is_file():
-        _refuse_remains(path)
-        if not create:
-            raise NotAStore(
-                f"no store at {path}: check the path, or make one with create=True", path=str(path)
-            )
-        _make(path)
-    marker = _read_marker(path)
-    catalog = _open_catalog(path)
-    try:
-        catalog.database.check()
-        if catalog.store_id() != marker["store"]:
-            raise _lost(path, f"{_CATALOG} belongs to another store")
-    except BaseException:
-        catalog.close()
-        raise
-    return Store(str(path), DirectoryBlobs(path / _BLOBS), catalog, path)
-
-
-def open_blobs(url: str | os.PathLike[str]) -> BlobStore:
-    """The blobs alone, for a process that only writes and reads images. Raises NotAStore, NewerFormat."""
-    path = store_path(url)
-    if not (path / MARKER).is_file():
-        raise NotAStore(f"no store at {path}", path=str(path))
-    _read_marker(path)
-    return DirectoryBlobs(path / _BLOBS)
-
-
-def _open_catalog(path: Path) -> SqliteCatalog:
-    file = path / _CATALOG
-    if not file.is_file() or not file.stat().st_size:
-        raise _lost(path, f"{_CATALOG} is missing or empty")
-    return SqliteCatalog(file)
-
-
-def _read_marker(path: Path) -> dict[str, Any]:
-    try:
-        marker = json.loads((path / MARKER).read_bytes())
-        version = marker["format"]
-        if not isinstance(version, int):
-            raise TypeError("no number")
-        if version > STORE_FORMAT:
-            raise NewerFormat(
-                f"the store at {path} was written by a newer Cutline (format {version}, this one reads"
-                f" {STORE_FORMAT}): upgrade cutline",
-                path=str(path),
-                format=version,
-            )
-        digest = marker.pop("digest")
-        if digest != _marker_digest(marker):
-            raise ValueError("wrong digest")
-    except PermissionError:
-        raise
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise _lost(path, f"{MARKER} is damaged") from error
-    return dict(marker)
-
-
-def _marker_digest(marker: dict[str, Any]) -> str:
-    return digest_of(canonical(marker)).hex()
-
-
-def _lost(path: Path, what: str) -> Corrupt:
-    return Corrupt(
-        f"the store at {path} is damaged: {what}. Nothing was changed; put the file back from a copy, or keep"
-        " the folder and use another one",
-        path=str(path),
-        key=what.split()[0],
-        what=what,
-    )
-
-
-def _refuse_remains(path: Path) -> None:
-    """A folder without a marker is no store, unless it holds what only a store has."""
-    if (path / _BLOBS).is_dir() and next(DirectoryBlobs(path / _BLOBS).list(), None) is not None:
-        raise _lost(path, f"{MARKER} is missing, there are blobs")
-    file = path / _CATALOG
-    if file.is_file() and file.stat().st_size:
-        with contextlib.closing(SqliteCatalog(file)) as catalog:
-            if not catalog.is_blank():
-                raise _lost(path, f"{MARKER} is missing, there is a catalog")
-
-
-def _make(path: Path) -> None:
-    """Makes the folder a store. Several processes may do so at once, and any may die anywhere in it."""
-    _make_folder(path / _BLOBS)
-    with contextlib.closing(SqliteCatalog.create(path / _CATALOG, os.urandom(16).hex())) as catalog:
-        marker: dict[str, Any] = {"format": STORE_FORMAT, "store": catalog.store_id()}
-    marker["digest"] = _marker_digest(marker)
-    with contextlib.suppress(BlobExists):
-        DirectoryBlobs(path).create(MARKER, [json.dumps(marker, indent=2).encode() + b"\n"])
-
-
-def _make_folder(path: Path) -> None:
-    """With parents, each synced into its own."""
-    disk = Disk()
-    missing = [folder for folder in (path, *path.parents) if not folder.exists()]
-    for folder in reversed(missing):
-        folder.mkdir(exist_ok=True)
-    if not path.is_dir():
-        raise StoreNotWritable(f"{path} is not a folder: choose another place for the store", path=str(path))
-    for folder in (path, *missing):
-        parent = disk.open_root(os.path.dirname(os.path.abspath(folder)))
-        try:
-            disk.sync(parent)
-        finally:
-            disk.close(parent)

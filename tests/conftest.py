@@ -8,6 +8,9 @@ from pathlib import Path
 import pytest
 
 from cutline.participant import handle
+from tests.storage.servers import postgres_server, s3_server
+
+__all__ = ("no_port_left_behind", "postgres_server", "s3_server", "store_folder")
 
 
 @pytest.fixture

@@ -17,8 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from cutline.errors import StoreInUse
-from cutline.storage import DirectoryBlobs, Owner, SqliteCatalog, open_store
-from cutline.storage import store as store_module
+from cutline.storage import DirectoryBlobs, Owner, SqliteCatalog, open_store, opening
 from tests.storage.cast import SYSTEM, Scene
 from tests.storage.faults import Counter, FaultyDatabase, FaultyDisk, die, make_faulty
 
@@ -53,7 +52,7 @@ def make_a_store(folder: Path, at: int) -> None:
         def __init__(self) -> None:
             super().__init__(counter)
 
-    vars(store_module).update(DirectoryBlobs=DyingBlobs, SqliteCatalog=DyingCatalog, Disk=DyingDisk)
+    vars(opening).update(DirectoryBlobs=DyingBlobs, SqliteCatalog=DyingCatalog, Disk=DyingDisk)
     open_store(folder, create=True).close()
 
 

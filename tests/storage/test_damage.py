@@ -312,7 +312,7 @@ def test_a_damaged_log_of_the_catalog_is_noticed(tmp_path: Path) -> None:
     scene = Scene.new(store)
     scene.cut({"a": {"x": "1"}})
     assert isinstance(store.catalog, SqliteCatalog)
-    store.catalog.database.fold_log()
+    store.catalog.database.tidy()
     scene.cut({"a": {"x": "2"}})
     shutil.copytree(tmp_path / "store", tmp_path / "crashed")
     store.close()

@@ -26,7 +26,7 @@ from cutline.errors import (
     StoreNotWritable,
 )
 from cutline.storage import CheckpointRow, DirectoryBlobs, open_blobs, open_store, store_path
-from cutline.storage.store import _marker_digest
+from cutline.storage.opening import _marker_digest
 from tests.storage.cast import SYSTEM, Scene, lease_of, states
 
 STATE = {"a": {"x": "1"}}
@@ -53,7 +53,17 @@ def test_urls_of_folders(url: str, path: str) -> None:
 
 @pytest.mark.parametrize(
     "url",
-    ["s3://bucket/x", "gs://b", "memory:", "file://host/x", "file:", "file:///a?b=1", "", "a\0b"],
+    [
+        "s3://bucket/x",
+        "gs://b",
+        "memory:x",
+        "ftp://a/b",
+        "file://host/x",
+        "file:",
+        "file:///a?b=1",
+        "",
+        "a\0b",
+    ],
     ids=repr,
 )
 def test_other_urls_are_refused(url: str) -> None:

@@ -1,0 +1,98 @@
+"""The catalog in a schema of a PostgreSQL database: any number of machines.
+
+The tables are those of SQLite's catalog, and one more for marks (see `postgres_database`). Transactions that
+change a system lock the row of its lease first, so those of one system come one after the other, and those
+of different systems do not wait for each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import psycopg
+
+from .location import CatalogUrl
+from .owners import Owner, is_dead
+from .postgres_database import PostgresDatabase
+from .rows import INSERT_META, SCHEMA, Connection
+from .tables import CATALOG_FORMAT, TableCatalog, check_meta
+
+__all__ = ("PostgresCatalog",)
+
+_TYPES = (
+    (" INTEGER PRIMARY KEY AUTOINCREMENT", " BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY"),
+    (" INTEGER", " BIGINT"),
+    (" BLOB", " BYTEA"),
+    (" REAL", " DOUBLE PRECISION"),
+)
+_WRITES = (
+    "CREATE TABLE IF NOT EXISTS writes"
+    " (writer TEXT PRIMARY KEY, id BIGINT NOT NULL, at TIMESTAMPTZ NOT NULL DEFAULT now())"
+)
+
+
+class PostgresCatalog(TableCatalog):
+    """A `Catalog` at ``url``; its schema exists (see `create`).
+
+    ``dead`` says whether an owner surely runs no more; tests replace it, and ``server_clock``.
+    """
+
+    database: PostgresDatabase
+
+    def __init__(
+        self, url: CatalogUrl, *, dead: Callable[[Owner], bool] = is_dead, server_clock: bool = True
+    ) -> None:
+        database = PostgresDatabase(url.options, url.schema, str(url), server_clock=server_clock)
+        super().__init__(database, dead=dead)
+
+    def create(self, store_id: str, place: str) -> None:
+        """Makes schema and tables, where they are not there. ``place``: where the blobs are."""
+        self.database.persist(lambda: self._create(store_id, place))
+
+    def _create(self, store_id: str, place: str) -> None:
+        statements = SCHEMA
+        for ours, theirs in _TYPES:
+            statements = statements.replace(ours, theirs)
+        database, schema = self.database, self.database.schema
+        try:
+            connection = database.connection()
+            with connection.transaction():
+                # "IF NOT EXISTS" does not keep two that make the same from failing.
+                connection.execute("SELECT pg_advisory_xact_lock(hashtext('cutline'))")
+                if not connection.execute(
+                    "SELECT 1 FROM pg_namespace WHERE nspname = %s", (schema,)
+                ).fetchone():
+                    connection.execute(f"CREATE SCHEMA {schema}".encode())
+                for statement in (*statements.split(";")[:-1], _WRITES):
+                    connection.execute(statement.encode())
+                for key, value in (("format", str(CATALOG_FORMAT)), ("store", store_id), ("place", place)):
+                    connection.execute(INSERT_META.replace("?", "%s").encode(), (key, value))
+        except psycopg.Error as error:
+            raise database.meaning(error) from error
+
+    def store_id(self) -> str:
+        """The store it was made for. Raises Corrupt for a schema that is no catalog, NewerFormat."""
+        return self.database.persist(self._store_id)
+
+    def _store_id(self) -> str:
+        return check_meta(self._meta(), self.database.place)
+
+    def place(self) -> str:
+        """Where the blobs were when it was made."""
+        return self.database.persist(self._meta).get("place", "")
+
+    def _meta(self) -> dict[str, str]:
+        with self.database.reading() as connection:
+            return dict(connection.execute("SELECT key, value FROM meta"))
+
+    def is_missing(self) -> bool:
+        """Whether the schema has no catalog at all."""
+        return self.database.persist(lambda: self._asked(_has_none))
+
+    def _asked(self, question: Callable[[Connection], bool]) -> bool:
+        with self.database.reading() as connection:
+            return question(connection)
+
+
+def _has_none(connection: Connection) -> bool:
+    return connection.execute("SELECT to_regclass('meta')").fetchone()[0] is None

@@ -1,7 +1,8 @@
-"""The command line: ``cutline demo | bench | simulate | checkpoint | savepoint | list | show | stop``.
+"""The command line; ``cutline --help`` lists the verbs.
 
-Reading commands (`list`, `show`) read the storage folder and work with or without a running system; the
-others talk to the running one through its endpoint file. Errors end with status 1 and one line.
+Reading verbs (`list`, `show`) read the storage folder and work with or without a running system;
+`checkpoint`, `savepoint` and `stop` talk to the running one through its endpoint file. Verbs over a store as
+a whole are in `cli_store`. Errors end with status 1 and one line.
 """
 
 from __future__ import annotations
@@ -9,18 +10,16 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Callable
-from functools import wraps
+from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
-from cutline.errors import CutlineError, NotAStore
-from cutline.storage import Store, open_store
+from cutline.errors import CutlineError
 
+from .cli_app import FOLDER, AsJson, Folder, Name, app, console, errors, opened, plainly
 from .client import Client
 from .demo import DemoOptions, run_demo
 from .simulate import run_simulation
@@ -29,50 +28,18 @@ from .trials_report import print_trials, shown_bytes, shown_seconds
 
 __all__ = ("main", "app")
 
-app = typer.Typer(
-    add_completion=False,
-    no_args_is_help=True,
-    help="Consistent global checkpoints of running multi-agent systems.",
-)
-Folder = Annotated[Path, typer.Option("--storage", "-s", help="The storage folder.")]
-Name = Annotated[str, typer.Option("--name", "-n", help="The system's name.")]
-_FOLDER = Path("./checkpoints")
-_console = Console()
-_errors = Console(stderr=True)
-
-
-def _plainly(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Errors that say what to do need no traceback."""
-
-    @wraps(command)
-    def wrapped(*args: Any, **kwargs: Any) -> Any:
-        try:
-            return command(*args, **kwargs)
-        except (CutlineError, TimeoutError) as error:
-            _errors.print(f"cutline: {error}", style="red", markup=False, highlight=False)
-            raise typer.Exit(1) from error
-
-    return wrapped
-
-
-def _store(folder: Path) -> Store:
-    try:
-        return open_store(str(folder.absolute()), create=False)
-    except NotAStore:
-        raise NotAStore(f"{folder} holds no checkpoints; name the storage folder with --storage") from None
-
 
 @app.command()
-@_plainly
-def checkpoint(storage: Folder = _FOLDER, name: Name = "default") -> None:
+@plainly
+def checkpoint(storage: Folder = FOLDER, name: Name = "default") -> None:
     """Take a checkpoint of the running system now."""
     with Client(storage.absolute(), name) as client:
         print(f"checkpoint {client.request('checkpoint')['checkpoint']} committed")
 
 
 @app.command()
-@_plainly
-def savepoint(label: str, storage: Folder = _FOLDER, name: Name = "default") -> None:
+@plainly
+def savepoint(label: str, storage: Folder = FOLDER, name: Name = "default") -> None:
     """Take a labelled, self-contained checkpoint that is kept until it is deleted."""
     with Client(storage.absolute(), name) as client:
         number = client.request("savepoint", label=label)["checkpoint"]
@@ -80,31 +47,31 @@ def savepoint(label: str, storage: Folder = _FOLDER, name: Name = "default") -> 
 
 
 @app.command()
-@_plainly
-def stop(storage: Folder = _FOLDER, name: Name = "default") -> None:
+@plainly
+def stop(storage: Folder = FOLDER, name: Name = "default") -> None:
     """Take a last checkpoint and stop the running system."""
     with Client(storage.absolute(), name) as client:
         try:
             client.request("checkpoint")
         except CutlineError as error:
-            _errors.print(f"no last checkpoint: {error}", markup=False, highlight=False)
+            errors.print(f"no last checkpoint: {error}", markup=False, highlight=False)
         number = client.request("stop")["checkpoint"]
         print(f"stopped at checkpoint {number}")
 
 
 @app.command("list")
-@_plainly
+@plainly
 def list_(
-    storage: Folder = _FOLDER,
+    storage: Folder = FOLDER,
     name: Name = "default",
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON document.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """The committed checkpoints of a system, oldest first."""
-    catalog = _store(storage).catalog
+    catalog = opened(storage).catalog
     rows = catalog.checkpoints(name)
     if not rows and catalog.systems():
         there = ", ".join(catalog.systems())
-        _errors.print(
+        errors.print(
             f"no checkpoints of system {name!r}; in {storage} there are: {there} (choose with --name)",
             markup=False,
             highlight=False,
@@ -143,7 +110,7 @@ def print_checkpoints(rows: list[Any], storage: Path) -> None:
             shown_bytes(facts.get("written_bytes", 0)),
             f"{facts.get('stall_ms_max', 0.0):.1f} ms",
         )
-    _console.print(table)
+    console.print(table)
 
 
 def _row_doc(row: Any) -> dict[str, Any]:
@@ -160,15 +127,15 @@ def _row_doc(row: Any) -> dict[str, Any]:
 
 
 @app.command()
-@_plainly
+@plainly
 def show(
     point: str,
-    storage: Folder = _FOLDER,
+    storage: Folder = FOLDER,
     name: Name = "default",
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON document.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """One checkpoint: an id, a label, or "newest"."""
-    store = _store(storage)
+    store = opened(storage)
     row = store.catalog.find(name, point)
     manifest = store.read_manifest(row)
     doc = {
@@ -190,7 +157,7 @@ def show(
         return
     for key, value in doc.items():
         if key != "images":
-            _console.print(f"{key:>20}  {value}", markup=False, highlight=False)
+            console.print(f"{key:>20}  {value}", markup=False, highlight=False)
     table = Table(title="images")
     for column in ("participant", "kind", "written", "packs", "handled"):
         table.add_column(column, justify="left" if column in ("participant", "kind") else "right")
@@ -199,11 +166,11 @@ def show(
         table.add_row(
             participant, image["kind"], shown_bytes(image["bytes"]), str(image["packs"]), str(handled)
         )
-    _console.print(table)
+    console.print(table)
 
 
 @app.command()
-@_plainly
+@plainly
 def demo(
     storage: Annotated[
         Path | None, typer.Option("--storage", "-s", help="Where to keep checkpoints.")
@@ -239,7 +206,7 @@ def demo(
 
 
 @app.command()
-@_plainly
+@plainly
 def bench(
     program: Annotated[Path, typer.Argument(help="A Python program that calls cutline.start.")],
     arguments: Annotated[list[str] | None, typer.Argument(help="Its arguments, after --.")] = None,
@@ -253,29 +220,33 @@ def bench(
     storage: Annotated[
         Path, typer.Option("--storage", "-s", help="Where the runs keep checkpoints while they last.")
     ] = Path(),
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON document.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Run your own program without and with checkpoints: overhead, stall, bytes, and a suggested interval."""
     trials = Trials(program, arguments or (), rounds, interval, hours, storage)
 
     def told(side: str, seconds: float) -> None:
-        _errors.print(f"{side} checkpoints: {shown_seconds(seconds)}", highlight=False)
+        errors.print(f"{side} checkpoints: {shown_seconds(seconds)}", highlight=False)
 
     document = run_trials(trials, told)
     if as_json:
         print(json.dumps(document))
     else:
-        print_trials(document, _console)
+        print_trials(document, console)
 
 
 @app.command()
-@_plainly
+@plainly
 def simulate(
     seed: Annotated[int, typer.Option(help="Which schedule.")],
     trace: Annotated[bool, typer.Option("--trace", help="Print what happens, a line each.")] = False,
 ) -> None:
     """Run one simulated schedule of the whole system again (in a source checkout)."""
     raise typer.Exit(run_simulation(seed, print if trace else None))
+
+
+for _family in ("cli_store",):
+    import_module(f"cutline.coordinator.{_family}")
 
 
 def main() -> None:

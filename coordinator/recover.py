@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 from cutline.barrier import Member
 from cutline.barrier.recovery import Begin, Confirmed, Restoring, Resume, RollBack
 from cutline.errors import (
+    BelowHorizon,
     CheckpointNotFound,
     Corrupt,
     Fenced,
@@ -273,13 +274,13 @@ class Recoverer:
         damage: list[StorageError] = []
         try:
             epoch = c.catalog.bump_epoch(c.lease, c.lineage)
-            row = c.store.newest_whole(c.settings.system, c.lineage, deep=self.deep, damage=damage)
+            row = c.store.recovery_cut(c.settings.system, c.lineage, deep=self.deep, damage=damage)
             self.manifest = c.store.read_manifest(row)
             c.departures.went_back(self.manifest.channels.get("departed", []))
         except Fenced as error:
             c.ended = f"fenced: {error}"
             return
-        except (Corrupt, CheckpointNotFound) as error:
+        except (BelowHorizon, Corrupt, CheckpointNotFound) as error:
             c.halt(
                 f"recovery ({reason}) is not possible: {error}", pack_error(error, participant="coordinator")
             )

@@ -22,11 +22,9 @@ from pathlib import Path
 from typing import Any
 
 from cutline.errors import (
-    CannotRestore,
     CutlineError,
     Misuse,
     StoreNotWritable,
-    SystemHalted,
     SystemStopped,
 )
 from cutline.participant.driver import DriverState
@@ -44,7 +42,7 @@ from .environment import Report, Told, chosen_runtime, told_by_environment
 from .loops import run_loop, sealed
 from .ray_noise import OWN_PIDS
 from .supervise import supervise
-from .telling import lines_about, tell_people
+from .telling import lines_about, tell_people, to_be_mended
 
 __all__ = ("System", "start")
 
@@ -116,6 +114,7 @@ def start(
         NewerFormat, StoreNotWritable, StoreFull: the folder cannot be used.
         CheckpointNotFound: `restore` names nothing.
         ClassMissing, CannotRestore: the program lacks what the checkpoint names.
+        BelowHorizon: the newest checkpoint is damaged, and what left after the one before cannot be undone.
         PortInUse: the address of `listen` is taken.
         Misuse: an environment variable has a value that means nothing.
     """
@@ -187,15 +186,14 @@ class System:
             outcome(self._runner.went, patience, "first checkpoint")
         except BaseException as error:
             self._close(goes_on=self._visits)
-            if isinstance(error, SystemHalted) and isinstance(error.__cause__, CannotRestore):
-                # What keeps it from starting is the program's to mend: it is told as that.
-                raise error.__cause__ from None
+            if (cause := to_be_mended(error)) is not None:
+                raise cause from None
             raise
         self._port.numbers_from(self._runner.desk.next_number)
         self._undo = bound_port(self._port, thread_only=False)
         atexit.register(self._at_exit)
         for text in self._supervisor.first.get("damaged", ()):
-            self._say(f"passed over: {text}")
+            self._noticed({"what": "damaged", "text": text})
         if self.resumed:
             self._say(
                 f"resumed from checkpoint {self.resumed} ({len(self._runner.known_names) - 1} participants)"

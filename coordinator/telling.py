@@ -7,9 +7,11 @@ import sys
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from cutline.errors import BelowHorizon, CannotRestore, SystemHalted
+
 from .parting import ARRIVED
 
-__all__ = ("lines_about", "tell_people")
+__all__ = ("lines_about", "tell_people", "to_be_mended")
 
 _log = logging.getLogger("cutline")
 
@@ -21,6 +23,13 @@ def tell_people(quiet: bool) -> None:
         handler.setFormatter(logging.Formatter("cutline: %(message)s"))
         _log.addHandler(handler)
         _log.setLevel(logging.INFO)
+
+
+def to_be_mended(error: BaseException) -> BaseException | None:
+    """What keeps a system from starting and is its user's to mend: told as that, not as a halt."""
+    cause = error.__cause__
+    told = isinstance(error, SystemHalted) and isinstance(cause, (BelowHorizon, CannotRestore))
+    return cause if told else None
 
 
 def lines_about(doc: Mapping[str, Any]) -> Iterator[str]:

@@ -30,6 +30,7 @@ Classes are cut by what the reader of the error would do next::
     │   ├── BlobNotFound             (FileNotFoundError)
     │   ├── Corrupt                  bytes that do not have the hash they must have
     │   ├── CheckpointNotFound       (KeyError)
+    │   ├── BelowHorizon             the newest whole checkpoint is older than what has left the system
     │   ├── StoreInUse               another live system owns it
     │   ├── Fenced                   a newer owner took over: stop writing
     │   └── FateDecided              the checkpoint was decided before
@@ -85,6 +86,7 @@ __all__ = (
     "BlobNotFound",
     "Corrupt",
     "CheckpointNotFound",
+    "BelowHorizon",
     "StoreInUse",
     "Fenced",
     "FateDecided",
@@ -235,6 +237,10 @@ class Corrupt(StorageError):
 
 class CheckpointNotFound(StorageError, KeyError):
     """No such checkpoint or label."""
+
+
+class BelowHorizon(StorageError):
+    """Going back to the newest whole checkpoint would undo what has left the system for good."""
 
 
 class StoreInUse(StorageError):

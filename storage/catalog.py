@@ -123,6 +123,13 @@ class Catalog(Protocol):
         """Who holds the lease, alive or not; None if it was released or never taken."""
         ...
 
+    def held_lease(self, system: str) -> Lease | None:
+        """The lease as it stands, for who collects beside its owner; None if released or never taken.
+
+        It works for whoever has it, and no longer when the next owner comes (Fenced).
+        """
+        ...
+
     def systems(self) -> list[str]:
         """Names of all systems with a lineage, in order of creation."""
         ...
@@ -240,6 +247,36 @@ class Catalog(Protocol):
 
     def tidy(self) -> None:
         """Does what can wait until nobody waits for it."""
+        ...
+
+    def raise_horizon(self, lease: Lease, lineage: str, checkpoint: int) -> None:
+        """Something irreversible left from that committed cut: no recovery goes below it by itself.
+
+        A lower one than before changes nothing. Raises CheckpointNotFound.
+        """
+        ...
+
+    def horizon(self, lineage: str) -> int:
+        """The highest checkpoint that `raise_horizon` was told; 0 if none."""
+        ...
+
+    def refill(
+        self, system: str, lines: Sequence[LineageRow], rows: Sequence[CheckpointRow], *, token: int
+    ) -> None:
+        """Puts in a system that the catalog does not know, as it stands, in one transaction.
+
+        For a catalog that is made again. Lineages are numbered anew, in this order; leases go on above
+        ``token``. Raises Misuse for a system that
+        has a lineage, or a lease that was not released.
+        """
+        ...
+
+    def adopt(self, lease: Lease, line: LineageRow, row: CheckpointRow) -> CheckpointRow:
+        """A new lineage with one committed cut, whose blobs are durable, in one transaction.
+
+        The lineage becomes the newest; ``line.order`` and ``row.horizon`` are not used. Raises Misuse for a
+        lineage that the catalog knows.
+        """
         ...
 
     def close(self) -> None: ...

@@ -143,7 +143,7 @@ class Database:
     def _corrupt(self, why: str) -> Corrupt:
         return Corrupt(
             f"catalog {self.path} is damaged ({why}): it is not what was written. Nothing was changed; put"
-            " the file back from a copy, or keep the folder and start in another one",
+            " the file back from a copy, or have it made again from the blobs: `cutline rebuild-catalog`",
             key=os.path.basename(self.path),
             path=self.path,
             what=why,

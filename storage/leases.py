@@ -68,6 +68,11 @@ class LeaseTable:
         held = self._row(connection, system)
         return None if held is None or held.released else held.owner
 
+    def held(self, connection: Connection, system: str) -> Lease | None:
+        """The lease as it stands, unless it was released."""
+        held = self._row(connection, system)
+        return None if held is None or held.released else Lease(system, held.token, held.owner)
+
     def fence(self, connection: Connection, lease: Lease) -> None:
         """Raises Fenced unless the lease is the newest and was not given up."""
         held = self._row(connection, lease.system, self._lock)

@@ -37,7 +37,7 @@ from .store import Store, memory_store
 if TYPE_CHECKING:
     from .postgresql import PostgresCatalog
 
-__all__ = ("MARKER", "STORE_FORMAT", "open_blobs", "open_store")
+__all__ = ("MARKER", "STORE_FORMAT", "open_blobs", "open_store", "read_marker", "write_marker")
 
 STORE_FORMAT = 1
 MARKER = "cutline.json"
@@ -73,7 +73,7 @@ def open_blobs(url: str | os.PathLike[str]) -> BlobStore:
         raise RefusedOption("what is in memory: can be seen by its own process only: use a folder")
     top, blobs = _places(location)
     with contextlib.suppress(BlobNotFound):
-        _marker(str(location), top.read(MARKER))
+        read_marker(str(location), top.read(MARKER))
         return blobs
     raise NotAStore(f"no store at {location}", path=str(location))
 
@@ -90,7 +90,7 @@ def _open_folder(path: Path, create: bool) -> Store:
             )
         _make(path)
     try:
-        marker = _marker(str(path), (path / MARKER).read_bytes())
+        marker = read_marker(str(path), (path / MARKER).read_bytes())
     except PermissionError:
         raise
     except OSError as error:
@@ -134,7 +134,7 @@ def _make(path: Path) -> None:
     """Makes the folder a store. Several processes may do so at once, and any may die anywhere in it."""
     _make_folder(path / _BLOBS)
     with contextlib.closing(SqliteCatalog.create(path / _CATALOG, os.urandom(16).hex())) as catalog:
-        _mark(DirectoryBlobs(path), {"format": STORE_FORMAT, "store": catalog.store_id()})
+        write_marker(DirectoryBlobs(path), {"format": STORE_FORMAT, "store": catalog.store_id()})
 
 
 def _make_folder(path: Path) -> None:
@@ -171,7 +171,7 @@ def _open_apart(location: Location, url: CatalogUrl, create: bool) -> Store:
                 )
             _make_apart(location, url, catalog)
             raw = top.read(MARKER)
-        marker = _marker(str(location), raw)
+        marker = read_marker(str(location), raw)
         if "catalog" not in marker:
             raise RefusedOption(
                 f"the store at {location.place} has its catalog in {_CATALOG}: leave out catalog=",
@@ -208,7 +208,7 @@ def _make_apart(location: Location, url: CatalogUrl, catalog: PostgresCatalog) -
     # Somebody else may have been faster, for another place.
     _refuse_foreign(location, url, catalog)
     marker = {"format": STORE_FORMAT, "store": catalog.store_id(), "catalog": "postgresql"}
-    _mark(_places(location)[0], marker)
+    write_marker(_places(location)[0], marker)
 
 
 def _check_pair(location: Location, url: CatalogUrl, catalog: PostgresCatalog, store: str) -> None:
@@ -258,13 +258,15 @@ def _extra(what: str, extra: str, error: ImportError) -> RefusedOption:
 # The marker
 
 
-def _mark(top: BlobStore, marker: dict[str, Any]) -> None:
+def write_marker(top: BlobStore, marker: dict[str, Any]) -> None:
+    """Puts the marker in place, unless there is one."""
     marker["digest"] = _marker_digest(marker)
     with contextlib.suppress(BlobExists):
         top.create(MARKER, [json.dumps(marker, indent=2).encode() + b"\n"])
 
 
-def _marker(place: str, raw: bytes) -> dict[str, Any]:
+def read_marker(place: str, raw: bytes) -> dict[str, Any]:
+    """The fields of a marker. Raises Corrupt, NewerFormat."""
     try:
         marker = json.loads(raw)
         version = marker["format"]
@@ -292,7 +294,7 @@ def _marker_digest(marker: dict[str, Any]) -> str:
 def _lost(place: str, what: str) -> Corrupt:
     return Corrupt(
         f"the store at {place} is damaged: {what}. Nothing was changed; put the file back from a copy, or"
-        " keep the folder and use another one",
+        f" have it made again from the blobs: `cutline rebuild-catalog {place}`",
         path=place,
         key=what.split()[0],
         what=what,

@@ -20,7 +20,7 @@ from cutline.errors import BlobNotFound
 from .blobs import BlobStore, corrupt
 from .codec import DIGEST_SIZE, RAW, canonical, decode, digest_of, expand, squeeze
 
-__all__ = ("EXTENT", "FORMAT", "PackReader", "PackWriter", "Wanted")
+__all__ = ("EXTENT", "FORMAT", "PackReader", "PackWriter", "Wanted", "check_alone")
 
 FORMAT = 1
 EXTENT = 1 << 20
@@ -255,3 +255,17 @@ class PackReader:
             raise corrupt(self.key, f"has a damaged extent {number}: {error}") from error
         for inside, target in wanted:
             target[:] = raw[inside : inside + target.nbytes]
+
+
+def check_alone(blobs: BlobStore, key: str, digest: bytes | None = None) -> None:
+    """Reads and checks every byte of one pack; without ``digest`` against the one in its own footer, which
+    does not find one whole pack put in the place of another. Raises Corrupt."""
+    if digest is None:
+        try:
+            size = blobs.size(key)
+        except BlobNotFound as error:
+            raise corrupt(key, "is missing") from error
+        if size < _HEADER.size + _FOOTER.size:
+            raise corrupt(key, f"has {size} bytes, too few for a pack")
+        digest = blobs.read(key, size - len(_END) - DIGEST_SIZE, DIGEST_SIZE)
+    PackReader(blobs, key, digest).check_stream()

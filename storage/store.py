@@ -10,13 +10,21 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from cutline.errors import BlobExists, CheckpointNotFound, Corrupt, Fenced, Misuse, StorageError
+from cutline.errors import (
+    BelowHorizon,
+    BlobExists,
+    CheckpointNotFound,
+    Corrupt,
+    Fenced,
+    Misuse,
+    StorageError,
+)
 
 from . import collect
 from .blobs import BlobStore, manifest_key, record_key
@@ -25,9 +33,10 @@ from .codec import digest_of
 from .collect import Swept
 from .manifest import Manifest
 from .memory import MemoryBlobs
+from .record import commit_record
 from .retention import stays
 from .sqlite import SqliteCatalog
-from .verify import Report, commit_record, load_manifest, survey, verify_system
+from .verify import Report, load_manifest, mark_above, survey, verify_system
 
 __all__ = ("Store", "memory_store")
 
@@ -92,8 +101,9 @@ class Store:
         return next((row for row in rows if row.checkpoint == manifest.checkpoint), None)
 
     def _write_record(self, row: CheckpointRow) -> None:
+        line = next(line for line in self.catalog.lineages(row.system) if line.lineage == row.lineage)
         with contextlib.suppress(BlobExists):
-            self.blobs.create(record_key(row.manifest_key or ""), [commit_record(row)])
+            self.blobs.create(record_key(row.manifest_key or ""), [commit_record(row, line)])
 
     def read_manifest(self, row: CheckpointRow) -> Manifest:
         """Raises Corrupt, naming the object and the checkpoint."""
@@ -136,6 +146,30 @@ class Store:
             checkpoint=faults[0][1].facts.get("checkpoint"),
         )
 
+    def recovery_cut(
+        self, system: str, lineage: str, *, deep: bool, damage: list[StorageError]
+    ) -> CheckpointRow:
+        """The cut that a recovery goes to: `newest_whole`, if it is not below the lineage's horizon.
+
+        Raises BelowHorizon, which names the damage; to go there all the same is a fork of that cut.
+        """
+        row = self.newest_whole(system, lineage, deep=deep, damage=damage)
+        mark = mark_above(self.catalog, system, lineage, row.place)
+        if mark is None:
+            return row
+        faults = "; ".join(sorted({str(fault) for fault in damage}))
+        raise BelowHorizon(
+            f"the newest whole cut is {row}, but something irreversible (an effect, a record, an answer) has"
+            f" left from checkpoint {mark[1]} of lineage {mark[0]}: going back by itself would do it again."
+            f" Put back what is damaged, or say that it may be done again: restore={str(row.checkpoint)!r}"
+            f" forks that cut. Damaged: {faults}",
+            system=system,
+            lineage=row.lineage,
+            checkpoint=row.checkpoint,
+            horizon=mark[1],
+            damage=[str(fault) for fault in damage],
+        )
+
     def delete_cut(self, lease: Lease, lineage: str, checkpoint: int) -> None:
         """Gives up one cut; the next `sweep` removes what no other needs. Cuts that build on it stay whole.
 
@@ -172,9 +206,10 @@ class Store:
         self.catalog.tidy()
         return swept
 
-    def verify(self, system: str) -> Report:
-        """Reads everything that the system's cuts consist of; damage is reported, not raised."""
-        report = verify_system(self.blobs, self.catalog, system)
+    def verify(self, system: str, told: Callable[[CheckpointRow], None] | None = None) -> Report:
+        """Reads everything that the system's cuts consist of; damage is reported, not raised. ``told`` hears
+        of each cut that has been read."""
+        report = verify_system(self.blobs, self.catalog, system, told)
         whole = set(report.whole)
         with self._lock:
             for row in self.catalog.checkpoints(system, damage=[]):

@@ -24,10 +24,11 @@ from cutline.errors import (
 from .blobs import parts_of
 from .catalog import COMMITTED, CheckpointRow, Choice, Fate, Lease, LineageRow, Place, check_label
 from .codec import canonical, decode
+from .filling import Filling
 from .finding import found_or_refused
 from .leases import LeaseTable
 from .owners import Owner, is_dead
-from .rows import CheckpointTable, Connection, damaged, lineage_of, lineage_values, seal, upsert
+from .rows import CheckpointTable, Connection, damaged, lineage_of, seal, upsert
 from .verbs import TableDatabase, verb
 
 __all__ = ("CATALOG_FORMAT", "TableCatalog", "check_meta")
@@ -58,7 +59,7 @@ def _living(rows: list[CheckpointRow]) -> list[CheckpointRow]:
     return [row for row in rows if row.fate == "committed" and not row.condemned]
 
 
-class TableCatalog:
+class TableCatalog(Filling):
     """A `Catalog` in the tables of ``database``.
 
     ``dead`` says whether an owner surely runs no more; tests replace it.
@@ -123,24 +124,8 @@ class TableCatalog:
                         lineage=parent[0],
                     )
                 epoch, checkpoint, birth = origin.epoch, parent[1] + 1, origin.next_birth
-            connection.execute(
-                "INSERT INTO lineages (lineage, system, epoch, next_checkpoint, next_birth, seal)"
-                " VALUES (?, ?, 0, 0, 0, ?)",
-                (lineage, lease.system, b""),
-            )
-            found = connection.execute("SELECT number FROM lineages WHERE lineage = ?", (lineage,))
-            (number,) = found.fetchone()
-            self._put_lineage(
-                connection, LineageRow(lineage, lease.system, number, parent, epoch, checkpoint, birth)
-            )
+            self._insert(connection, LineageRow(lineage, lease.system, 0, parent, epoch, checkpoint, birth))
         return lineage
-
-    def _put_lineage(self, connection: Connection, row: LineageRow) -> None:
-        connection.execute(
-            "UPDATE lineages SET system = ?, origin_lineage = ?, origin_checkpoint = ?, epoch = ?,"
-            " next_checkpoint = ?, next_birth = ?, seal = ? WHERE lineage = ?",
-            (*lineage_values(row), row.lineage),
-        )
 
     def _lineage(self, connection: Connection, lineage: str, lease: Lease | None = None) -> LineageRow:
         found = connection.execute("SELECT * FROM lineages WHERE lineage = ?", (lineage,)).fetchone()

@@ -7,24 +7,26 @@ sizes are checked, which finds what is missing, cut, or swapped, but not a flipp
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from cutline.errors import BlobNotFound, Corrupt, StorageError
 
 from .blobs import BlobStore, corrupt, encode_name, parts_of, record_key
 from .catalog import Catalog, CheckpointRow, Place
-from .codec import DIGEST_SIZE, canonical, decode, digest_of
 from .finding import ancestry
-from .image import check_image
+from .image import ImageRef, check_image
 from .manifest import Manifest
+from .pack import check_alone
+from .record import read_record
 
 __all__ = (
     "Report",
-    "commit_record",
     "faults_of",
     "load_manifest",
     "lost_commits",
+    "mark_above",
     "row_faults",
     "survey",
     "verify_system",
@@ -33,36 +35,14 @@ __all__ = (
 
 @dataclass(slots=True)
 class Report:
-    """``whole``: cuts found whole. ``faults``: what is damaged or missing. ``newest``: the newest whole cut
-    that each lineage can go back to; None for one that has none."""
+    """``whole``: cuts found whole. ``broken``: the others, and the objects that are damaged or missing.
+    ``faults``: all that is wrong. ``newest``: the newest whole cut that each lineage can go back to; None
+    for one that has none."""
 
     whole: list[Place] = field(default_factory=list)
+    broken: dict[Place, list[str]] = field(default_factory=dict)
     faults: list[StorageError] = field(default_factory=list)
     newest: dict[str, Place | None] = field(default_factory=dict)
-
-
-def commit_record(row: CheckpointRow) -> bytes:
-    """What is written beside the manifest after the row: the row again, with its digest."""
-    packed = canonical(
-        {
-            "format": 1,
-            "system": row.system,
-            "lineage": row.lineage,
-            "checkpoint": row.checkpoint,
-            "epoch": row.epoch,
-            "kind": row.kind,
-            "label": row.label,
-            "parent": row.parent,
-            "begun_at": row.begun_at,
-            "decided_at": row.decided_at,
-            "roster": row.roster,
-            "manifest_key": row.manifest_key,
-            "manifest_digest": row.manifest_digest,
-            "blobs": row.blobs,
-            "summary": row.summary,
-        }
-    )
-    return packed + digest_of(packed)
 
 
 def load_manifest(blobs: BlobStore, row: CheckpointRow) -> Manifest:
@@ -96,18 +76,55 @@ def faults_of(
             yield error
 
 
-def row_faults(blobs: BlobStore, row: CheckpointRow) -> Iterator[Corrupt]:
+def _all_faults_of(
+    blobs: BlobStore, row: CheckpointRow, digests: Mapping[str, bytes], known: set[bytes]
+) -> Iterator[StorageError]:
+    """As `faults_of`, and goes on behind a fault: each damaged pack that the cut needs is named."""
+    try:
+        manifest = load_manifest(blobs, row)
+    except StorageError as error:
+        yield error
+        named = {row.manifest_key}
+        # What it would have referred to is known from the row, and each pack can be read by itself.
+        yield from _alone(blobs, (key for key in row.blobs if key not in named), digests)
+        return
+    for image in manifest.images.values():
+        try:
+            check_image(blobs, image.ref, deep=True, known=known)
+        except StorageError as error:
+            yield error
+            first = error.facts.get("key")
+            yield from _alone(blobs, (key for key in image.ref.chain if key != first), digests)
+
+
+def _alone(blobs: BlobStore, keys: Iterator[str], digests: Mapping[str, bytes]) -> Iterator[StorageError]:
+    for key in keys:
+        try:
+            check_alone(blobs, key, digests.get(key))
+        except StorageError as error:
+            yield error
+
+
+def _references(blobs: BlobStore, rows: list[CheckpointRow]) -> Iterator[ImageRef]:
+    """The images that readable manifests refer to."""
+    for row in rows:
+        with contextlib.suppress(StorageError):
+            yield from (image.ref for image in load_manifest(blobs, row).images.values())
+
+
+def row_faults(blobs: BlobStore, row: CheckpointRow) -> Iterator[StorageError]:
     """What is wrong with a cut's commit record, which no restore needs."""
     key = record_key(row.manifest_key or "")
     try:
-        packed = blobs.read(key)
+        record = read_record(blobs.read(key), key)
     except BlobNotFound:
         # It is written after the commit; a crash in between is nothing lost.
         return
-    body = packed[:-DIGEST_SIZE]
-    sound = digest_of(body) == packed[-DIGEST_SIZE:]
-    if not sound or decode(body).get("manifest_digest") != row.manifest_digest:
-        yield corrupt(key, "is damaged; the cut itself does not need it")
+    except StorageError as error:
+        yield error
+        return
+    if record.row.manifest_digest != row.manifest_digest:
+        yield corrupt(key, "is the commit record of another cut; the cut itself does not need it")
 
 
 def lost_commits(blobs: BlobStore, catalog: Catalog, system: str) -> list[Corrupt]:
@@ -151,21 +168,47 @@ def survey(
     return None, faults, any_cut
 
 
-def verify_system(blobs: BlobStore, catalog: Catalog, system: str) -> Report:
-    """Reads everything that a system's cuts consist of."""
+def mark_above(catalog: Catalog, system: str, lineage: str, place: Place) -> Place | None:
+    """The horizon above ``place``, which lies on the lineage or its ancestry; None if going there is free."""
+    for name, limit in ancestry(catalog.lineages(system), lineage):
+        horizon = catalog.horizon(name)
+        # What left an ancestor behind the point of the fork is not this lineage's to keep.
+        mark = horizon if limit is None else min(horizon, limit)
+        if mark > (place[1] if name == place[0] else 0):
+            return name, mark
+        if name == place[0]:
+            return None
+    return None
+
+
+def verify_system(
+    blobs: BlobStore, catalog: Catalog, system: str, told: Callable[[CheckpointRow], None] | None = None
+) -> Report:
+    """Reads everything that a system's cuts consist of. ``told`` hears of each cut that has been read."""
     report = Report()
     damage = lost_commits(blobs, catalog, system)
     known: set[bytes] = set()
     found: dict[Place, list[StorageError]] = {}
-    for row in catalog.checkpoints(system, damage=damage):
-        faults = list(faults_of(blobs, row, deep=True, known=known))
+    rows = catalog.checkpoints(system, damage=damage)
+    digests = {ref.key: ref.digest for ref in _references(blobs, rows)}
+    for row in rows:
+        faults = list(_all_faults_of(blobs, row, digests, known))
         if not faults:
             report.whole.append(row.place)
         found[row.place] = [*faults, *row_faults(blobs, row)]
+        if told is not None:
+            told(row)
     # Retention may have given one up while it was read.
     living = {row.place for row in catalog.checkpoints(system, damage=[])}
     report.whole = [place for place in report.whole if place in living]
-    report.faults = [*damage, *(fault for place in found if place in living for fault in found[place])]
+    faults = [*damage, *(fault for place in found if place in living for fault in found[place])]
+    # A part that several cuts need is named once.
+    report.faults = list({str(fault): fault for fault in faults}.values())
+    report.broken = {
+        place: sorted({str(fault.facts.get("key")) for fault in found[place]})
+        for place in found
+        if place in living and place not in report.whole
+    }
     lines = catalog.lineages(system)
     for line in lines:
         report.newest[line.lineage] = next(

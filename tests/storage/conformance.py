@@ -21,6 +21,7 @@ from cutline.errors import (
 )
 from cutline.storage import BlobStore, Catalog, Lease
 from tests.storage.cast import owner
+from tests.storage.conformance_filling import FillingTests, adoptable
 
 HOSTILE_KEYS = [
     "../x",
@@ -158,7 +159,7 @@ class BlobStoreTests(ABC):
         assert list(blobs.list()) == []
 
 
-class CatalogTests(ABC):
+class CatalogTests(FillingTests):
     """The contract of `Catalog`."""
 
     @pytest.fixture
@@ -234,6 +235,8 @@ class CatalogTests(ABC):
             lambda: catalog.unpin(lease, line, done, "l"),
             lambda: catalog.condemn(lease, lambda lines, rows: {(line, done)}),
             lambda: catalog.drop(lease, [(line, done)]),
+            lambda: catalog.raise_horizon(lease, line, done),
+            lambda: catalog.adopt(lease, *adoptable(catalog, line, done)),
         ):
             with pytest.raises(Fenced):
                 verb()

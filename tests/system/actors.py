@@ -367,3 +367,43 @@ class Shared:
     def myself(self) -> Any:
         """A handle to itself, out of a handler."""
         return cutline.me()
+
+
+class Pourer:
+    """Sends numbers to a taker, in order."""
+
+    def __init__(self, taker: Any) -> None:
+        self.taker = taker
+        self.next = 0
+
+    def pour(self, number: int) -> int:
+        """So many more; returns how many there were."""
+        for _ in range(number):
+            self.taker.take.tell(self.next)
+            self.next += 1
+        return self.next
+
+    def poured(self) -> int:
+        """How many there were."""
+        return self.next
+
+
+class Taker:
+    """Counts what it is given."""
+
+    def __init__(self) -> None:
+        self.seen: list[int] = []
+        self.ballast = np.random.default_rng(5).integers(0, 256, 300_000, dtype=np.uint8)
+
+    def take(self, number: int) -> None:
+        """One more."""
+        self.seen.append(number)
+        self.ballast[len(self.seen)] ^= 1
+
+    def taken(self) -> int:
+        """How many there were."""
+        return len(self.seen)
+
+    def in_order(self) -> bool:
+        """Whether each came once, in order."""
+        return self.seen == list(range(len(self.seen)))

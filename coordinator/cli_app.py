@@ -1,0 +1,50 @@
+"""What the modules of the command line share: the program, its usual options, how errors are told."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from cutline.errors import CutlineError, NotAStore
+from cutline.storage import Store, open_store
+
+__all__ = ("FOLDER", "AsJson", "Folder", "Name", "app", "console", "errors", "opened", "plainly")
+
+app = typer.Typer(
+    add_completion=False,
+    no_args_is_help=True,
+    help="Consistent global checkpoints of running multi-agent systems.",
+)
+Folder = Annotated[Path, typer.Option("--storage", "-s", help="The storage folder.")]
+Name = Annotated[str, typer.Option("--name", "-n", help="The system's name.")]
+AsJson = Annotated[bool, typer.Option("--json", help="One JSON document.")]
+FOLDER = Path("./checkpoints")
+console = Console()
+errors = Console(stderr=True)
+
+
+def plainly(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Errors that say what to do need no traceback."""
+
+    @wraps(command)
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return command(*args, **kwargs)
+        except (CutlineError, TimeoutError) as error:
+            errors.print(f"cutline: {error}", style="red", markup=False, highlight=False, soft_wrap=True)
+            raise typer.Exit(1) from error
+
+    return wrapped
+
+
+def opened(folder: Path) -> Store:
+    """The store there is."""
+    try:
+        return open_store(str(folder.absolute()), create=False)
+    except NotAStore:
+        raise NotAStore(f"{folder} holds no checkpoints; name the storage folder with --storage") from None

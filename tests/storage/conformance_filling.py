@@ -1,0 +1,97 @@
+"""What every catalog must do with what it takes in as a whole; part of the conformance suite."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import replace
+
+import pytest
+
+from cutline.errors import CheckpointNotFound, Fenced, Misuse
+from cutline.storage import Catalog, CheckpointRow, Lease, LineageRow
+from tests.storage.cast import owner
+
+
+def adoptable(catalog: Catalog, line: str, checkpoint: int) -> tuple[LineageRow, CheckpointRow]:
+    """A lineage "cc" with one cut, as if it came from elsewhere."""
+    row = next(row for row in catalog.checkpoints("s") if row.place == (line, checkpoint))
+    return LineageRow("cc", "s", 0, None, 3, checkpoint + 5, 8), replace(row, lineage="cc", parent=None)
+
+
+class FillingTests(ABC):
+    """``catalog``, ``lease`` (of "s") and ``line`` are fixtures of `CatalogTests`."""
+
+    @abstractmethod
+    def begin(self, catalog: Catalog, lease: Lease, line: str, label: str | None = None) -> int: ...
+
+    @abstractmethod
+    def cut(self, catalog: Catalog, lease: Lease, line: str, label: str | None = None) -> int: ...
+
+    def test_the_lease_as_it_is_held(self, catalog: Catalog, lease: Lease, line: str) -> None:
+        held = catalog.held_lease("s")
+        assert held == lease
+        # It works for whoever has it, until the next owner comes.
+        catalog.condemn(held, lambda lines, rows: ())
+        catalog.release_lease(lease)
+        assert catalog.held_lease("s") is None and catalog.held_lease("nobody") is None
+        catalog.acquire_lease("s", owner(9), 10.0, 0.0)
+        with pytest.raises(Fenced):
+            catalog.condemn(held, lambda lines, rows: ())
+
+    def test_a_horizon_only_rises(self, catalog: Catalog, lease: Lease, line: str) -> None:
+        first, second = self.cut(catalog, lease, line), self.cut(catalog, lease, line)
+        begun = self.begin(catalog, lease, line)
+        assert catalog.horizon(line) == 0
+        catalog.raise_horizon(lease, line, second)
+        catalog.raise_horizon(lease, line, first)
+        assert catalog.horizon(line) == second
+        for number in (begun, 99):
+            with pytest.raises(CheckpointNotFound):
+                catalog.raise_horizon(lease, line, number)
+
+    def test_a_system_is_put_in_as_it_stands(self, catalog: Catalog, lease: Lease, line: str) -> None:
+        """What a catalog says of a system, put in under another name, is what it says of that."""
+        cuts = [self.cut(catalog, lease, line, label) for label in (None, "l")]
+        fork = catalog.create_lineage(lease, (line, cuts[0]))
+        self.cut(catalog, lease, fork)
+        names = {line: "aa", fork: "bb"}
+
+        def renamed(place: tuple[str, int] | None) -> tuple[str, int] | None:
+            return place and (names[place[0]], place[1])
+
+        lines = [
+            replace(each, system="t", lineage=names[each.lineage], order=0, origin=renamed(each.origin))
+            for each in catalog.lineages("s")
+        ]
+        rows = [
+            replace(each, system="t", lineage=names[each.lineage], parent=renamed(each.parent))
+            for each in catalog.checkpoints("s")
+        ]
+        catalog.refill("t", lines, rows, token=500)
+        found = catalog.lineages("t")
+        assert [replace(each, order=0) for each in found] == lines and catalog.checkpoints("t") == rows
+        assert found[0].order < found[1].order
+        assert catalog.find("t", "l").place == ("aa", cuts[1])
+        heir = catalog.acquire_lease("t", owner(4), 10.0, 0.0)
+        assert heir.token == 501
+        assert self.begin(catalog, heir, "aa") == cuts[-1] + 1
+        for system in ("s", "t"):
+            with pytest.raises(Misuse, match="already"):
+                catalog.refill(system, lines, rows, token=1)
+
+    def test_a_lineage_is_adopted_whole_or_not_at_all(
+        self, catalog: Catalog, lease: Lease, line: str
+    ) -> None:
+        done = self.cut(catalog, lease, line, "l")
+        adopted, row = adoptable(catalog, line, done)
+        found = catalog.adopt(lease, adopted, row)
+        assert catalog.head_lineage("s") == "cc" and catalog.find("s", "newest") == found
+        assert found.horizon == adopted.next_checkpoint
+        assert catalog.fate("cc", done) == "committed"
+        assert self.begin(catalog, lease, "cc") == adopted.next_checkpoint
+        before = catalog.lineages("s")
+        with pytest.raises(Misuse, match="already"):
+            catalog.adopt(lease, adopted, row)
+        with pytest.raises(Misuse, match="not one of"):
+            catalog.adopt(lease, replace(adopted, lineage="dd"), row)
+        assert catalog.lineages("s") == before

@@ -14,6 +14,7 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,12 +24,14 @@ from ray.exceptions import ActorUnavailableError, RayActorError, RayError, RayTa
 from cutline.errors import Misuse, SpawnFailed
 from cutline.participant.host_ray import RayHost, cluster_name
 from cutline.participant.ray_options import decode_options, passed_options
+from cutline.participant.standing_by import LAUNCH_BYTES
 
 from .launch import Draining, Ended, launch_document
-from .ray_nodes import NODE_LABEL, alive_nodes, draining_nodes
+from .ray_nodes import NODE_LABEL, alive_nodes, draining_nodes, silent_nodes, unmet, wanted_resources
 from .roster import Seat
+from .spares import SPARE, Spares
 
-__all__ = ("RayLauncher", "namespace_of", "host_options", "unmet", "wanted_resources")
+__all__ = ("RayLauncher", "namespace_of", "host_options")
 
 _POLL = 0.2
 _LOOK_AT_NODES = 1.0
@@ -75,26 +78,6 @@ def host_options(
     }
 
 
-def wanted_resources(options: Mapping[str, Any]) -> dict[str, float]:
-    """What the options ask for, under Ray's names of resources."""
-    named = {"num_cpus": "CPU", "num_gpus": "GPU", "memory": "memory"}
-    wanted = {there: float(options[here]) for here, there in named.items() if options.get(here)}
-    wanted.update({name: float(count) for name, count in (options.get("resources") or {}).items()})
-    if options.get("accelerator_type"):
-        wanted[f"accelerator_type:{options['accelerator_type']}"] = 0.001
-    return wanted
-
-
-def unmet(wanted: Mapping[str, float], total: Mapping[str, float], free: Mapping[str, float]) -> str:
-    """Which resources there are too few of, for people; empty if it is not for want of any."""
-    lacking = [
-        f"{count:g} {name} (the cluster has {total.get(name, 0.0):g}, {free.get(name, 0.0):g} of it free)"
-        for name, count in wanted.items()
-        if count > free.get(name, 0.0)
-    ]
-    return "it waits for " + " and ".join(lacking) if lacking else ""
-
-
 class RayLauncher:
     """`cutline.coordinator.launch.Launcher` on Ray. Ray must be connected in this process."""
 
@@ -105,6 +88,7 @@ class RayLauncher:
         *,
         folder: Path,
         hash_seed: int,
+        spares: int = 0,
     ) -> None:
         self.program: dict[str, Any] = dict(common["program"])
         self.folder = folder
@@ -117,50 +101,86 @@ class RayLauncher:
         self._refs: dict[Any, str] = {}
         self._lock = threading.Lock()
         self._closed = threading.Event()
+        # Nodes that have taken participants with them, and that Ray has not given up yet.
+        self._silent: list[str] = []
+        self._silence = threading.Lock()
+        self.spares = Spares(
+            spares, folder, partial(self._host_options, {}), self._start_spare, self._end_launch
+        )
         threading.Thread(target=self._watch, name="cutline-ray-watch", daemon=True).start()
 
     def start(self, seat: Seat, mode: str, now: float, **details: Any) -> None:
         """See `Launcher.start`."""
-        seat.launch = secrets.token_hex(6)
-        seat.flight = str(self.folder / f"{seat.launch}.flight")
-        listen = f"unix:{self.folder / seat.launch}.sock"
-        document = launch_document(
-            {**self._common, "program": self.program, "listen": listen}, seat, mode, details
-        )
-        options = host_options(
-            seat.options,
-            name=self._name(seat),
-            system=self._common["system"],
-            env=self._env,
-            cluster=cluster_name(),
-            left=list(self._left),
-        )
-        try:
-            actor: Any = ray.remote(RayHost).options(**options).remote()
-            reference = actor.run.remote(document)
-        except (RayError, ValueError, TypeError) as error:
-            raise SpawnFailed(f"participant {seat.member.name!r}: Ray refused it: {error}") from error
-        with self._lock:
-            self._actors[seat.launch] = actor
-            self._refs[reference] = seat.launch
+        document = partial(self._document, seat, mode, details)
+        if seat.node:
+            self._avoid_the_silent(seat.node)
+        options = self._host_options(seat.options)
+        self.spares.expect(options)
+        # Nobody waits for a newborn as everybody does for one who was lost.
+        if mode != "restore" or not self.spares.take(options, document):
+            self._start(seat, options, document(secrets.token_hex(LAUNCH_BYTES // 2)))
         seat.pid, seat.started, seat.overdue = 0, 0.0, ""
         seat.phase, seat.launched_at, seat.link, seat.address = "starting", now, None, ""
 
-    @staticmethod
-    def _name(seat: Seat) -> str:
-        return f"{seat.member.name}#{seat.launch}"
+    def _document(self, seat: Seat, mode: str, details: Mapping[str, Any], launch: str) -> bytes:
+        """What the process of a launch is told; the seat has that launch from now on."""
+        seat.launch = launch
+        seat.flight = str(self.folder / f"{launch}.flight")
+        listen = f"unix:{self.folder / launch}.sock"
+        return launch_document(
+            {**self._common, "program": self.program, "listen": listen}, seat, mode, details
+        )
+
+    def _host_options(self, options: Mapping[str, Any]) -> dict[str, Any]:
+        """Of a host without a name yet."""
+        return host_options(
+            options,
+            name="",
+            system=self._common["system"],
+            env=self._env,
+            cluster=cluster_name(),
+            left=[*self._left, *(node for node in self._silent if node not in self._left)],
+        )
+
+    def _avoid_the_silent(self, *lost: str) -> None:
+        """Ray takes a node that was lost for alive until its health check has failed several times, and would
+        place participants there; they would be lost a second time, a quarter of a minute later."""
+        with self._silence:
+            self._silent = silent_nodes({*self._silent, *lost})
+
+    def _start(self, seat: Seat, options: Mapping[str, Any], document: bytes) -> None:
+        try:
+            actor = _actor(options, f"{seat.member.name}#{seat.launch}")
+            reference = actor.run.remote(document)
+        except (RayError, ValueError, TypeError) as error:
+            raise SpawnFailed(f"participant {seat.member.name!r}: Ray refused it: {error}") from error
+        self._started(seat.launch, actor, reference)
+
+    def _start_spare(self, options: Mapping[str, Any], launch: str, path: str) -> None:
+        try:
+            actor = _actor(options, f"{SPARE}#{launch}")
+            reference = actor.stand_by.remote(path, launch)
+        except (RayError, ValueError, TypeError) as error:
+            raise SpawnFailed(f"Ray refused a spare: {error}") from error
+        self._started(launch, actor, reference)
+
+    def _started(self, launch: str, actor: Any, reference: Any) -> None:
+        with self._lock:
+            self._actors[launch] = actor
+            self._refs[reference] = launch
 
     def adopt(self, seat: Seat) -> None:
         """See `Launcher.adopt`."""
-        try:
-            actor: Any = ray.get_actor(self._name(seat), namespace=namespace_of(self._common["system"]))
-            reference: Any = actor.watch.remote()
-        except (ValueError, RayError):
-            self._post(Ended(seat.launch, "its actor is gone"))
-            return
-        with self._lock:
-            self._actors[seat.launch] = actor
-            self._refs[reference] = seat.launch
+        self.spares.expect(self._host_options(seat.options))
+        # Actors keep the name that they were started under.
+        for name in (seat.member.name, SPARE):
+            try:
+                actor = ray.get_actor(f"{name}#{seat.launch}", namespace=namespace_of(self._common["system"]))
+                self._started(seat.launch, actor, actor.watch.remote())
+                return
+            except (ValueError, RayError):
+                continue
+        self._post(Ended(seat.launch, "its actor is gone"))
 
     def alive(self, seat: Seat) -> bool:
         """See `Launcher.alive`."""
@@ -196,14 +216,18 @@ class RayLauncher:
 
     def end(self, seat: Seat) -> None:
         """See `Launcher.end`."""
+        self._end_launch(seat.launch)
+
+    def _end_launch(self, launch: str) -> None:
         with self._lock:
-            actor = self._actors.get(seat.launch)
+            actor = self._actors.get(launch)
         if actor is not None:
             ray.kill(actor, no_restart=True)
 
     def close(self) -> None:
         """See `Launcher.close`."""
         self._closed.set()
+        self.spares.close()
 
     def _watch(self) -> None:
         look_at = 0.0
@@ -211,6 +235,9 @@ class RayLauncher:
             if time.monotonic() >= look_at:
                 look_at = time.monotonic() + _LOOK_AT_NODES
                 self._look_at_nodes()
+                if self._silent:
+                    self._avoid_the_silent()
+            self.spares.tend()
             with self._lock:
                 references = list(self._refs)
             if not references:
@@ -225,13 +252,19 @@ class RayLauncher:
                 if actor is not None:
                     # One whose `run` has raised would stay, detached as it is.
                     ray.kill(actor)
-                self._post(Ended(launch, how))
+                if not self.spares.lost(launch):
+                    self._post(Ended(launch, how))
 
     def _look_at_nodes(self) -> None:
         for node in draining_nodes():
             if node not in self._draining:
                 self._draining[node] = None
                 self._post(Draining(node))
+
+
+def _actor(options: Mapping[str, Any], name: str) -> Any:
+    kind: Any = ray.remote(RayHost)
+    return kind.options(**{**options, "name": name}).remote()
 
 
 def _pinned(options: Mapping[str, Any], node: str) -> bool:

@@ -12,6 +12,7 @@ import secrets
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ from .launch_ray import RayLauncher, namespace_of
 from .ray_directory import Entry, enter, strike
 from .ray_nodes import check_nodes, draining_nodes, own_node, pinned_to
 from .ray_noise import OWN_PIDS, quiet_own_deaths
+from .settings import Settings
 
 __all__ = ("RayCoordinator", "RaySupervisor", "connect_ray", "join_ray")
 
@@ -90,7 +92,8 @@ class RayCoordinator:
         """What the coordinator's process says in its first line: the lineage, or an error."""
         try:
             check_versions(spec["ray"], ray.__version__, "the cluster")
-            self.coordinator, self.store = begin(spec, RayLauncher)
+            launcher = partial(RayLauncher, spares=Settings(**spec["settings"]).spares)
+            self.coordinator, self.store = begin(spec, launcher)
             self.unwanted = _exit_after(_UNWANTED)
             enter(spec["settings"]["system"], Entry(spec["store"], spec["actor"]))
         except Exception as error:

@@ -1,4 +1,4 @@
-"""The nodes of a Ray cluster, as far as they matter to a system: which there are, which go, what they see.
+"""The nodes of a Ray cluster, as far as they matter to a system: what they have, which go, what they see.
 
 A participant can only run where the storage folder is the driver's, and so far only where the driver's
 sockets are. A node that lacks either is found before anything is started there: the driver leaves a file
@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Mapping
+import socket
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +21,22 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from cutline.errors import RefusedOption, SpawnFailed, StoreNotShared, StoreNotWritable
 
-__all__ = ("alive_nodes", "draining_nodes", "check_nodes", "own_node", "pinned_to", "NODE_LABEL")
+__all__ = (
+    "NODE_LABEL",
+    "alive_nodes",
+    "check_nodes",
+    "draining_nodes",
+    "own_node",
+    "pinned_to",
+    "silent_nodes",
+    "unmet",
+    "wanted_resources",
+)
 
 NODE_LABEL = "ray.io/node-id"
 _PATIENCE = 60.0
+# Seconds that a raylet has to take a connection. A machine that is gone does not even refuse.
+_KNOCK = 0.5
 
 
 def alive_nodes() -> dict[str, dict[str, float]]:
@@ -41,6 +54,48 @@ def draining_nodes() -> list[str]:
     """Nodes that Ray was told to drain; none where this Ray does not tell."""
     ask = getattr(ray_state.state, "get_draining_nodes", None)
     return [] if ask is None else list(ask())
+
+
+def silent_nodes(suspects: Collection[str]) -> list[str]:
+    """Which of these nodes Ray takes for alive although their raylets take no connection."""
+    if not suspects:
+        return []
+    nodes: Any = ray.nodes  # without annotations in Ray
+    return [
+        node["NodeID"]
+        for node in nodes()
+        if node["NodeID"] in suspects
+        and node["Alive"]
+        and not _listens(node["NodeManagerAddress"], node["NodeManagerPort"])
+    ]
+
+
+def _listens(host: str, port: int) -> bool:
+    try:
+        with socket.create_connection((host, port), timeout=_KNOCK):
+            return True
+    except OSError:
+        return False
+
+
+def wanted_resources(options: Mapping[str, Any]) -> dict[str, float]:
+    """What the options ask for, under Ray's names of resources."""
+    named = {"num_cpus": "CPU", "num_gpus": "GPU", "memory": "memory"}
+    wanted = {there: float(options[here]) for here, there in named.items() if options.get(here)}
+    wanted.update({name: float(count) for name, count in (options.get("resources") or {}).items()})
+    if options.get("accelerator_type"):
+        wanted[f"accelerator_type:{options['accelerator_type']}"] = 0.001
+    return wanted
+
+
+def unmet(wanted: Mapping[str, float], total: Mapping[str, float], free: Mapping[str, float]) -> str:
+    """Which resources there are too few of, for people; empty if it is not for want of any."""
+    lacking = [
+        f"{count:g} {name} (the cluster has {total.get(name, 0.0):g}, {free.get(name, 0.0):g} of it free)"
+        for name, count in wanted.items()
+        if count > free.get(name, 0.0)
+    ]
+    return "it waits for " + " and ".join(lacking) if lacking else ""
 
 
 def pinned_to(node: str, *, soft: bool) -> NodeAffinitySchedulingStrategy:

@@ -39,6 +39,8 @@ class Settings:
     max_deaths: int = 20
     spawn_timeout: float = 60.0
     by_reference: int = 1 << 20
+    # On Ray: hosts that stand by for participants that are lost.
+    spares: int = 1
     outbox_bytes: int = OUTBOX_BYTES
     spill_bytes: int = SPILL_BYTES
     # Where the system outlives its driver's process: seconds until it stops without one. None: it does not.

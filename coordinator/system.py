@@ -63,6 +63,7 @@ def start(
     spawn_timeout: float = 60.0,
     driver_grace: float = 30.0,
     by_reference: int = 1 << 20,
+    spares: int = 1,
     outbox_bytes: int = OUTBOX_BYTES,
     spill_bytes: int = SPILL_BYTES,
     fresh: bool = False,
@@ -85,15 +86,14 @@ def start(
         min_pause: least seconds from the end of one to the next periodic one; None: interval / 2, at most 1.
         full_every: every how manyth checkpoint writes everything.
         keep: how many checkpoints are kept; savepoints are kept until they are deleted.
-        checkpoint_timeout: seconds after which a checkpoint is given up; time inside a handler does not
-            count.
+        checkpoint_timeout: seconds until a checkpoint is given up; time inside a handler does not count.
         spawn_timeout: seconds that a participant's process may take to come up, waiting for resources
             of the cluster included; SpawnFailed after them, naming what is not there.
         driver_grace: on a Ray cluster that outlives this program: seconds after which the system stops when
             the program has ended without stopping it. A program that is started again need not wait.
-        by_reference: bytes; on Ray, arguments with arrays that are at least so large travel through Ray's
-            object store, and their large arrays arrive read-only, as Ray's do. 0: none. Calls of the driver
-            that are logged (all but those in loops and those with ``durable=False``) travel as bytes.
+        by_reference: on Ray, bytes from which on arguments with arrays travel through its object store, and
+            arrive read-only (docs/ray.md); 0: none.
+        spares: on Ray, workers kept ready for participants that are lost and have no resources of their own.
         outbox_bytes: what a participant has sent and others have not taken, from which on it takes nothing.
         spill_bytes: where several wait for each other so, the room on disk for each one's; then the system
             halts with `Overloaded`.
@@ -101,8 +101,7 @@ def start(
         restore: a checkpoint id or a savepoint's label: begin a new lineage from there. Inputs that were
             logged after it are not delivered again.
         quiet: no lines about losses and recoveries on standard error.
-        runtime: ``"process"``: plain processes of this machine; ``"ray"``: Ray actors. Without it: Ray if
-            the program has connected to Ray.
+        runtime: ``"process"`` or ``"ray"``; without it: Ray if the program has connected to Ray.
         check_awaits: look at every stretch of every async handler for state that is changed before an
             await, and not only at the first calls of each while the state is small. Costs a pickle of the
             state for each.
@@ -134,6 +133,7 @@ def start(
         "driver_grace": driver_grace if chosen == "ray" else None,
         "check_awaits": check_awaits,
         "by_reference": by_reference,
+        "spares": spares,
         "outbox_bytes": outbox_bytes,
         "spill_bytes": spill_bytes,
         "break_mode": break_mode,

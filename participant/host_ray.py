@@ -12,6 +12,7 @@ with an empty state. The coordinator starts a new one from the newest cut.
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable
 
 import ray
@@ -20,10 +21,12 @@ import ray.actor
 from cutline.errors import Misuse, SpawnFailed
 
 from .host_process import serve
+from .liaison import ORPHAN_AFTER
 from .persist import Persister
 from .ray_refs import install
 from .ray_runner import RayRunner
 from .ray_store import ray_store
+from .standing_by import await_document
 from .transport import Transport
 
 __all__ = ("RayHost", "check_versions", "cluster_name", "refuse_exit")
@@ -74,8 +77,15 @@ class _Hosted(RayRunner):
 class RayHost:
     """What `ray.remote` wraps; never subclassed by user code, never subclasses it."""
 
+    def __init__(self) -> None:
+        # Detached as it is, it would stay for ever if whoever asked for it were lost before it calls.
+        self.unwanted = threading.Timer(ORPHAN_AFTER, os._exit, (0,))
+        self.unwanted.daemon = True
+        self.unwanted.start()
+
     def run(self, document: bytes) -> int:
         """The participant, from birth or restore to its end; see `host_process.serve`."""
+        self.unwanted.cancel()
         install()
         leave: Callable[[], None] = ray.actor.exit_actor
         ray.actor.exit_actor = refuse_exit
@@ -83,6 +93,18 @@ class RayHost:
         # A detached actor outlives its last call; this one has nothing left to do.
         leave()
         return status
+
+    def stand_by(self, path: str, launch: str) -> int:
+        """A spare: waits at the coordinator's socket until it is told whom to host, and then does that.
+
+        Ends when the coordinator has let go of it, or is gone itself.
+        """
+        self.unwanted.cancel()
+        document = await_document(path, launch)
+        if not document:
+            leave: Callable[[], None] = ray.actor.exit_actor
+            leave()
+        return self.run(document)
 
     def watch(self) -> int:
         """Queued behind `run`: it never runs, and its call fails when the process dies."""

@@ -10,7 +10,7 @@ import cutline
 from cutline.errors import Misuse, SpawnFailed, SystemHalted, SystemStopped
 
 ray = pytest.importorskip("ray")
-from cutline.coordinator.launch_ray import unmet, wanted_resources  # noqa: E402
+from cutline.coordinator.ray_nodes import unmet, wanted_resources  # noqa: E402
 from cutline.participant.host_ray import check_versions  # noqa: E402
 from tests.ray.cast import Cell  # noqa: E402
 

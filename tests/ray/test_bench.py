@@ -23,6 +23,6 @@ def test_latency_vs_ray_runs_small() -> None:
 
 
 def test_recovery_vs_floor_runs_small() -> None:
-    row = measure_recovery(rounds=1, size=1 << 20)
+    row = measure_recovery(rounds=1, size=1 << 20, rest=0.0)
     assert row.samples_ours[0] > 0 and row.samples_baseline[0] > 0
     assert "contents checked" in row.note

@@ -20,7 +20,8 @@ test: $(STAMP)
 # With a real PostgreSQL and a real S3 server; `make test` leaves these out where the servers cannot be had.
 # PostgreSQL is Debian's package postgresql; the S3 server comes with the pinned requirements.
 test-real: $(STAMP)
-	CUTLINE_TEST_REAL=1 $(BIN)/python -m pytest -q tests/storage/test_postgresql.py tests/storage/test_objects.py
+	CUTLINE_TEST_REAL=1 $(BIN)/python -m pytest -q tests/storage/test_postgresql.py tests/storage/test_objects.py \
+	  tests/system/test_places.py
 
 # Several Ray nodes on this machine: a minute and a half, so not part of `make test`.
 test-cluster: $(STAMP)

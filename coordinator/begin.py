@@ -9,12 +9,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from cutline.errors import CutlineError, StoreInUse
+from cutline.errors import CutlineError, StoreInUse, StoreNotWritable
 from cutline.participant.control import pack_control
 from cutline.participant.endpoint_file import Endpoint, remove_endpoint, write_endpoint
 from cutline.participant.processes import process_alive, process_started
 from cutline.participant.transport_grpc import GrpcTransport
-from cutline.storage import Lease, Owner, Store, open_store, store_path
+from cutline.storage import Lease, Owner, Store, locate, open_store
 from cutline.storage.verify import faults_of
 
 from .client import Client
@@ -50,7 +50,7 @@ def coordinate(coordinator: Coordinator, store: Store, spec: dict[str, Any]) -> 
         coordinator.launcher.close()
         shutil.rmtree(spec["run_folder"], ignore_errors=True)
     finally:
-        remove_endpoint(store_path(spec["store"]), coordinator.settings.system, os.getpid())
+        remove_endpoint(Path(spec["home"]), coordinator.settings.system, os.getpid())
         if not (coordinator.ended or "").startswith("fenced"):
             store.catalog.release_lease(coordinator.lease)
     return reason
@@ -67,7 +67,8 @@ def begin(
     """
     settings = Settings(**spec["settings"])
     store = open_store(spec["store"], create=True)
-    lease = _acquire(store, settings.system, spec["driver_pid"])
+    home = _made(Path(spec["home"]))
+    lease = _acquire(store, settings.system, spec["driver_pid"], home)
     try:
         lineage, mode = _lineage(store, lease, settings.system, spec)
         coordinator = Coordinator(settings, store, lease, lineage)
@@ -82,7 +83,8 @@ def begin(
         common = {
             "system": settings.system,
             "run": lineage,
-            "store": spec["store"],
+            "store": locate(spec["store"]).blobs_url,
+            "home": spec["home"],
             "token": token,
             "program": spec["program"],
             "break_mode": settings.break_mode,
@@ -97,7 +99,7 @@ def begin(
         coordinator.attach(transport, launcher)
         coordinator.parting.spec = {**spec, "take_over": True}
         address = transport.start()
-        write_endpoint(store_path(spec["store"]), settings.system, Endpoint(address, token, os.getpid()))
+        write_endpoint(home, settings.system, Endpoint(address, token, os.getpid()))
         if mode == "take_over":
             coordinator.recoverer.take_over()
         elif mode == "resume":
@@ -108,7 +110,19 @@ def begin(
     return coordinator, store
 
 
-def _acquire(store: Store, system: str, driver_pid: int) -> Lease:
+def _made(home: Path) -> Path:
+    try:
+        home.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise StoreNotWritable(
+            f"{home}: {error.strerror}; a store that is no folder needs one on this machine for the driver's"
+            " log: name another with CUTLINE_HOME",
+            path=str(home),
+        ) from error
+    return home
+
+
+def _acquire(store: Store, system: str, driver_pid: int, home: Path) -> Lease:
     owner = Owner.here("coordinator", driver_pid)
     deadline = time.monotonic() + _LEAVING
     asked = False
@@ -123,18 +137,18 @@ def _acquire(store: Store, system: str, driver_pid: int) -> Lease:
                 raise
             if not asked and holder != driver_pid:
                 asked = True
-                _ask_to_leave(store, system, error)
+                _ask_to_leave(home, system, error)
             time.sleep(0.05)
 
 
-def _ask_to_leave(store: Store, system: str, held: StoreInUse) -> None:
+def _ask_to_leave(home: Path, system: str, held: StoreInUse) -> None:
     """A coordinator that outlives its driver for a while need not do so any longer.
 
     Raises:
         StoreInUse: it will not leave; the message says why.
     """
     try:
-        with Client(store_path(store.url), system, timeout=2.0) as client:
+        with Client(home, system, timeout=2.0) as client:
             client.request("leave", timeout=2.0)
     except StoreInUse as refusal:
         raise StoreInUse(str(refusal), **{**held.facts, **refusal.facts}) from None

@@ -20,7 +20,7 @@ from rich.table import Table
 from cutline.errors import CutlineError
 
 from .cli_app import FOLDER, AsJson, Folder, Name, app, console, errors, opened, plainly
-from .client import Client
+from .client import connected
 from .demo import DemoOptions, run_demo
 from .simulate import run_simulation
 from .trials import Trials, run_trials
@@ -33,7 +33,7 @@ __all__ = ("main", "app")
 @plainly
 def checkpoint(storage: Folder = FOLDER, name: Name = "default") -> None:
     """Take a checkpoint of the running system now."""
-    with Client(storage.absolute(), name) as client:
+    with connected(storage, name) as client:
         print(f"checkpoint {client.request('checkpoint')['checkpoint']} committed")
 
 
@@ -41,7 +41,7 @@ def checkpoint(storage: Folder = FOLDER, name: Name = "default") -> None:
 @plainly
 def savepoint(label: str, storage: Folder = FOLDER, name: Name = "default") -> None:
     """Take a labelled, self-contained checkpoint that is kept until it is deleted."""
-    with Client(storage.absolute(), name) as client:
+    with connected(storage, name) as client:
         number = client.request("savepoint", label=label)["checkpoint"]
         print(f"savepoint {label} committed as checkpoint {number}")
 
@@ -50,7 +50,7 @@ def savepoint(label: str, storage: Folder = FOLDER, name: Name = "default") -> N
 @plainly
 def stop(storage: Folder = FOLDER, name: Name = "default") -> None:
     """Take a last checkpoint and stop the running system."""
-    with Client(storage.absolute(), name) as client:
+    with connected(storage, name) as client:
         try:
             client.request("checkpoint")
         except CutlineError as error:
@@ -67,24 +67,24 @@ def list_(
     as_json: AsJson = False,
 ) -> None:
     """The committed checkpoints of a system, oldest first."""
-    catalog = opened(storage).catalog
-    rows = catalog.checkpoints(name)
-    if not rows and catalog.systems():
-        there = ", ".join(catalog.systems())
+    with opened(storage) as store:
+        rows = store.catalog.checkpoints(name)
+        there = "" if rows else ", ".join(store.catalog.systems())
+    if there:
         errors.print(
-            f"no checkpoints of system {name!r}; in {storage} there are: {there} (choose with --name)",
+            f"no checkpoints of system {name!r}; in {store.url} there are: {there} (choose with --name)",
             markup=False,
             highlight=False,
         )
     if as_json:
         print(json.dumps([_row_doc(row) for row in rows]))
         return
-    print_checkpoints(rows, storage)
+    print_checkpoints(rows, store.url)
 
 
-def print_checkpoints(rows: list[Any], storage: Path) -> None:
+def print_checkpoints(rows: list[Any], place: str) -> None:
     """The table of checkpoints that people see."""
-    table = Table(title=f"checkpoints in {storage}")
+    table = Table(title=f"checkpoints in {place}")
     for column in (
         "id",
         "lineage",
@@ -135,9 +135,9 @@ def show(
     as_json: AsJson = False,
 ) -> None:
     """One checkpoint: an id, a label, or "newest"."""
-    store = opened(storage)
-    row = store.catalog.find(name, point)
-    manifest = store.read_manifest(row)
+    with opened(storage) as store:
+        row = store.catalog.find(name, point)
+        manifest = store.read_manifest(row)
     doc = {
         **_row_doc(row),
         "parent": list(row.parent) if row.parent else None,

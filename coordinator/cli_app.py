@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import wraps
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 
 from cutline.errors import CutlineError, NotAStore
-from cutline.storage import Store, open_store
+from cutline.storage import Store, locate, open_store
 
 __all__ = ("FOLDER", "AsJson", "Folder", "Name", "app", "console", "errors", "opened", "plainly")
 
@@ -20,10 +19,10 @@ app = typer.Typer(
     no_args_is_help=True,
     help="Consistent global checkpoints of running multi-agent systems.",
 )
-Folder = Annotated[Path, typer.Option("--storage", "-s", help="The storage folder.")]
+Folder = Annotated[str, typer.Option("--storage", "-s", help="The storage folder, or its URL.")]
 Name = Annotated[str, typer.Option("--name", "-n", help="The system's name.")]
 AsJson = Annotated[bool, typer.Option("--json", help="One JSON document.")]
-FOLDER = Path("./checkpoints")
+FOLDER = "./checkpoints"
 console = Console()
 errors = Console(stderr=True)
 
@@ -42,9 +41,12 @@ def plainly(command: Callable[..., Any]) -> Callable[..., Any]:
     return wrapped
 
 
-def opened(folder: Path) -> Store:
+def opened(storage: str) -> Store:
     """The store there is."""
     try:
-        return open_store(str(folder.absolute()), create=False)
-    except NotAStore:
-        raise NotAStore(f"{folder} holds no checkpoints; name the storage folder with --storage") from None
+        return open_store(storage, create=False)
+    except NotAStore as error:
+        place = locate(storage)
+        if place.kind == "bucket":
+            raise
+        raise NotAStore(f"{place} holds no checkpoints; name the storage folder with --storage") from error

@@ -13,7 +13,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeR
 
 from cutline.errors import CheckpointNotFound, Misuse, StorageError, StoreInUse
 from cutline.participant.processes import process_alive, process_started
-from cutline.storage import CheckpointRow, Report, Store
+from cutline.storage import CheckpointRow, Report, Store, locate
 from cutline.storage.repair import rebuild_catalog
 
 from .cli_app import FOLDER, AsJson, Folder, app, console, errors, opened, plainly
@@ -122,14 +122,15 @@ def _tell_report(system: str, doc: dict[str, Any]) -> None:
 @app.command("rebuild-catalog")
 @plainly
 def rebuild(
-    store: Annotated[Path, typer.Argument(help="The storage folder.")] = FOLDER,
+    store: Annotated[str, typer.Argument(help="The storage folder.")] = FOLDER,
     force: Annotated[bool, typer.Option("--force", help="Also where the catalog is whole.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Make a lost or damaged catalog again from the manifests and commit records; name what is left out."""
-    folder = store.absolute()
-    _refuse_a_living_owner(folder)
-    found = rebuild_catalog(str(folder), force=force)
+    location = locate(store)
+    if location.kind == "folder":
+        _refuse_a_living_owner(location.path)
+    found = rebuild_catalog(location.url, force=force)
     doc = {
         "systems": {
             system: {"lineages": len(lines), "checkpoints": [place_of(row.place) for row in rows]}

@@ -14,8 +14,10 @@ from cutline.participant.endpoint_file import read_endpoint
 from cutline.participant.messages import unpack_error
 from cutline.participant.transport import WRONG_TOKEN, Link, LinkDown, LinkRefused, LinkUp, PacketIn
 from cutline.participant.transport_grpc import GrpcTransport
+from cutline.storage import locate, open_store, store_home
+from cutline.storage.owners import host_name
 
-__all__ = ("Client",)
+__all__ = ("Client", "connected")
 
 
 class Client:
@@ -95,3 +97,30 @@ class Client:
 
     def __exit__(self, *_exception: object) -> None:
         self.close()
+
+
+def connected(storage: str, system: str) -> Client:
+    """A connection to the system that runs in the store at a URL.
+
+    Raises:
+        NotRunning: none runs there, or on another machine; the message names it.
+    """
+    try:
+        return Client(store_home(storage), system)
+    except NotRunning as error:
+        if locate(storage).catalog is None:
+            raise
+        # Where it is reached is known to its machine alone; which one that is, the catalog knows.
+        with open_store(storage, create=False) as store:
+            holder = store.catalog.lease_holder(system)
+        if holder is None:
+            raise NotRunning(
+                f"no system {system!r} is running in {locate(storage)}", system=system
+            ) from error
+        elsewhere = holder.host != host_name()
+        raise NotRunning(
+            f"system {system!r} in {locate(storage)} was last run by {holder}:"
+            f" {'ask it on that machine' if elsewhere else 'it does not answer'}",
+            system=system,
+            owner=holder.to_doc(),
+        ) from error

@@ -9,6 +9,7 @@ from typing import Any
 from cutline.errors import NotRunning
 from cutline.participant.endpoint_file import read_endpoint
 from cutline.participant.program import describe_program
+from cutline.storage import store_home
 
 from .client import Client
 from .environment import told_by_environment
@@ -34,7 +35,7 @@ def connect(
 
     Args:
         name: the system's name.
-        storage: its storage folder; not needed on the cluster that it was started on.
+        storage: its storage folder or URL; not needed on the cluster that it was started on.
         timeout: seconds until the system has to be there.
         quiet: no lines about losses and recoveries on standard error.
 
@@ -49,7 +50,7 @@ def connect(
     from .ray_actor import join_ray
 
     join_ray()
-    folder = Path(storage).absolute() if storage is not None else _recorded(name)
+    folder = store_home(storage) if storage is not None else _recorded(name)
     if read_endpoint(folder, name) is None:
         raise NotRunning(
             f"no system {name!r} runs in {folder}: it was stopped, or was never started there. "

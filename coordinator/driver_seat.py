@@ -18,9 +18,9 @@ from cutline.participant.persist import Persister
 from cutline.participant.processes import process_started
 from cutline.participant.setup import Setup
 from cutline.participant.transport_mixed import MixedTransport
-from cutline.storage.blobs import BlobStore
+from cutline.storage import BlobStore, Store
 
-__all__ = ("make_driver",)
+__all__ = ("clear_seat", "make_driver")
 
 
 def make_driver(
@@ -56,3 +56,13 @@ def make_driver(
     transport = MixedTransport(token, runner.post, "unix:", DRIVER, greeting=lambda: runner.peers.greeting())
     runner.attach(transport, Persister(blobs, runner.post, DRIVER))
     return runner
+
+
+def clear_seat(runner: LeavingDriver | None, store: Store) -> None:
+    """Closes what the driver had open. The store opens again if somebody asks it something."""
+    if runner is not None:
+        runner.transport.close()
+        runner.persister.close()
+        if runner.log is not None:
+            runner.log.close()
+    store.close()

@@ -1,7 +1,7 @@
 """What the environment tells `cutline.start`, for programs that nobody wants to edit.
 
 =================  ==================================================================================
-CUTLINE_STORAGE    the storage folder, whatever the program passes
+CUTLINE_STORAGE    the storage folder or URL, whatever the program passes
 CUTLINE_INTERVAL   seconds between checkpoints, or ``off``: only those that are asked for
 CUTLINE_REPORT     a file; each system appends a line of JSON to it when it stops: how long it ran and
                    what its checkpoints cost
@@ -22,8 +22,18 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from cutline.errors import Misuse, StoreNotWritable
+from cutline.storage import locate, store_home
 
-__all__ = ("INTERVAL", "REPORT", "STORAGE", "Report", "Told", "chosen_runtime", "told_by_environment")
+__all__ = (
+    "INTERVAL",
+    "REPORT",
+    "STORAGE",
+    "Report",
+    "Told",
+    "chosen_runtime",
+    "chosen_store",
+    "told_by_environment",
+)
 
 STORAGE = "CUTLINE_STORAGE"
 INTERVAL = "CUTLINE_INTERVAL"
@@ -114,6 +124,15 @@ def _figures(notice: Mapping[str, Any]) -> dict[str, Any]:
         "in_flight_messages",
     )
     return {"id": notice["checkpoint"], "full": notice["full"], **{key: summary[key] for key in wanted}}
+
+
+def chosen_store(storage: str) -> dict[str, str]:
+    """What a launch says of the store: its URL, and the folder of what is not part of it (`store_home`).
+
+    Raises:
+        RefusedOption: the URL cannot be meant, or not for a running system.
+    """
+    return {"store": locate(storage).url, "home": str(store_home(storage))}
 
 
 def chosen_runtime(wanted: str | None) -> str:

@@ -95,7 +95,7 @@ class RayCoordinator:
             launcher = partial(RayLauncher, spares=Settings(**spec["settings"]).spares)
             self.coordinator, self.store = begin(spec, launcher)
             self.unwanted = _exit_after(_UNWANTED)
-            enter(spec["settings"]["system"], Entry(spec["store"], spec["actor"]))
+            enter(spec["settings"]["system"], Entry(spec["home"], spec["actor"]))
         except Exception as error:
             return {"error": pack_error(error, participant="coordinator")}
         return {
@@ -151,7 +151,7 @@ class RaySupervisor:
         if running is not None:
             self.first = self._adopt(running)
         else:
-            check_nodes(Path(spec["store"]), Path(spec["run_folder"]), self._env)
+            check_nodes(Path(spec["home"]), Path(spec["run_folder"]), self._env)
             self.first = self._start(take_over=False)
         self._thread = threading.Thread(target=self._watch, name="cutline-supervisor", daemon=True)
         self._thread.start()

@@ -37,8 +37,8 @@ from cutline.storage import open_store
 
 from .departing import depart
 from .driver_port import DriverPort, outcome
-from .driver_seat import make_driver
-from .environment import Report, Told, chosen_runtime, told_by_environment
+from .driver_seat import clear_seat, make_driver
+from .environment import Report, Told, chosen_runtime, chosen_store, told_by_environment
 from .loops import run_loop, sealed
 from .ray_noise import OWN_PIDS
 from .supervise import supervise
@@ -80,7 +80,8 @@ def start(
     (`cutline.coordinator.environment`).
 
     Args:
-        storage: the folder that checkpoints are kept in; made if it is not there.
+        storage: the folder that checkpoints are kept in, made if it is not there; or a URL of a bucket with a
+            catalog in PostgreSQL (README, "Where checkpoints are kept").
         name: the system's name; several systems can share a folder.
         interval: seconds from the beginning of one checkpoint to the next; None: only when asked.
         min_pause: least seconds from the end of one to the next periodic one; None: interval / 2, at most 1.
@@ -110,7 +111,7 @@ def start(
     Raises:
         StoreNotShared: a node of the Ray cluster does not see the folder; the message names it.
         StoreInUse: a live system of that name owns the folder; the message names its process.
-        NewerFormat, StoreNotWritable, StoreFull: the folder cannot be used.
+        NewerFormat, StoreNotWritable, StoreFull, StoreForbidden, StoreUnreachable: it cannot be used.
         CheckpointNotFound: `restore` names nothing.
         ClassMissing, CannotRestore: the program lacks what the checkpoint names.
         BelowHorizon: the newest checkpoint is damaged, and what left after the one before cannot be undone.
@@ -119,7 +120,6 @@ def start(
     """
     told = told_by_environment(storage, interval)
     tell_people(quiet)
-    folder = Path(told.storage).absolute()
     chosen = chosen_runtime(runtime)
     settings = {
         "system": name,
@@ -138,9 +138,9 @@ def start(
         "spill_bytes": spill_bytes,
         "break_mode": break_mode,
     }
-    spec = {
+    spec: dict[str, Any] = {
         "settings": settings,
-        "store": str(folder),
+        **chosen_store(told.storage),
         "token": secrets.token_hex(16),
         "driver_pid": os.getpid(),
         "listen": listen,
@@ -150,7 +150,7 @@ def start(
         "fresh": fresh,
         "restore": restore,
     }
-    return System(spec, folder, quiet, told)
+    return System(spec, Path(spec["home"]), quiet, told)
 
 
 class System:
@@ -203,7 +203,7 @@ class System:
     def _build(self, spec: dict[str, Any], launch: str) -> None:
         self.lineage: str = self._supervisor.first["lineage"]
         self.resumed: int = self._supervisor.first["resumed"]
-        self.store = open_store(str(self.folder), create=False)
+        self.store = open_store(spec["store"], create=False)
         runner = make_driver(spec, self.folder, self.store.blobs, self.lineage, launch)
         runner.parcels.store = self._supervisor.parcel_store
         runner.notice = self._noticed
@@ -461,11 +461,8 @@ class System:
         else:
             self._supervisor.stop()
             shutil.rmtree(self._run_folder, ignore_errors=True)
-        if runner is not None:
-            runner.transport.close()
-            runner.persister.close()
-            if runner.log is not None:
-                runner.log.close()
+        if hasattr(self, "store"):
+            clear_seat(runner, self.store)
         if hasattr(self, "_undo"):
             self._undo()
         atexit.unregister(self._at_exit)

@@ -19,7 +19,7 @@ import msgpack
 
 from cutline.barrier import Member
 from cutline.errors import StoreNotShared
-from cutline.storage import open_blobs, store_path
+from cutline.storage import open_blobs
 from cutline.storage.image import ImageRef
 
 from .control import pack_control
@@ -86,7 +86,7 @@ def build(spec: Mapping[str, Any], kind: type[Runner] = Parcelling, node: str = 
         started=process_started(os.getpid()),
         node=node,
     )
-    folder = store_path(spec["store"])
+    folder = Path(spec["home"])
     token = spec["token"]
 
     def coordinator() -> str:

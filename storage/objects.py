@@ -200,8 +200,9 @@ class _Source:
                     break
                 self._left = memoryview(part).cast("B")
                 continue
-            got += self._left[: size - len(got)]
-            self._left = self._left[min(self._left.nbytes, size - len(got)) :]
+            fits = min(self._left.nbytes, size - len(got))
+            got += self._left[:fits]
+            self._left = self._left[fits:]
         self.size += len(got)
         return got
 

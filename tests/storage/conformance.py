@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
@@ -72,6 +73,33 @@ class BlobStoreTests(ABC):
         parts = [bytes([n % 256]) * (n % 7) for n in range(5000)]
         blobs.create("a", parts)
         assert self.back_door(blobs, "a") == b"".join(parts)
+
+    def test_a_large_blob(self, blobs: BlobStore) -> None:
+        """Larger than what is sent, or read, in one go: parts that lie across the seams of the pieces."""
+        content = random.Random(7).randbytes(21_000_001)
+        cuts = sorted(random.Random(8).sample(range(len(content)), 9))
+        view = memoryview(content)
+        parts = [view[start:stop] for start, stop in zip([0, *cuts], [*cuts, len(content)], strict=True)]
+        assert blobs.create("s/large", parts) == blobs.size("s/large") == len(content)
+        assert self.back_door(blobs, "s/large") == content
+        assert blobs.read("s/large") == content
+        target = bytearray(18_000_000)
+        assert blobs.read_into("s/large", 1_000_000, memoryview(target)) == len(target)
+        assert target == content[1_000_000:19_000_000]
+        assert blobs.read_into("s/large", 11_000_000, memoryview(target)) == 10_000_001
+        assert target[:10_000_001] == content[11_000_000:]
+        with pytest.raises(BlobExists, match="s/large"):
+            blobs.create("s/large", [view])
+
+    def test_a_large_blob_whose_source_breaks(self, blobs: BlobStore) -> None:
+        def parts() -> Iterator[bytes]:
+            for _ in range(5):
+                yield b"x" * 4_000_000
+            raise RuntimeError("the source broke")
+
+        with pytest.raises(RuntimeError, match="the source broke"):
+            blobs.create("a/b", parts())
+        assert [*blobs.list(), *blobs.unfinished()] == []
 
     def test_an_empty_blob(self, blobs: BlobStore) -> None:
         assert blobs.create("a", []) == 0

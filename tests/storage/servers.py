@@ -92,6 +92,8 @@ def _running(argv: Sequence[str | Path], folder: Path, user: int = 0) -> Iterato
     with open(folder / "output", "wb") as output:
         process = subprocess.Popen(
             [sys.executable, "-c", _WRAP, str(user), *map(str, argv)],
+            # Not the tests' own environment: by a mark in that, they find processes of theirs that are left.
+            env={"PATH": os.environ.get("PATH", ""), "HOME": str(folder)},
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,

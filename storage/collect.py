@@ -9,6 +9,9 @@ Decided by the catalog alone, never by age:
 4. Rows of cuts that were given up go last, when their blobs are gone: an interrupted collection is found
    again and finished.
 
+A commit record goes before its manifest, and that before the packs: a catalog that is made again from
+records (`rebuild`) must not take a cut that is half gone for one that is damaged.
+
 Why that is safe: a writer writes blobs of undecided ids only, and those stay. A cut may borrow blobs of
 other checkpoints only from living cuts, which the transaction of its commit checks. So what is dead in one
 reading of the catalog is dead for ever, and a second collector with an older reading only finds less.
@@ -16,15 +19,18 @@ reading of the catalog is dead for ever, and a second collector with an older re
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
+
+from cutline.errors import StorageError
 
 from .blobs import BlobStore, encode_name, parts_of, record_key
 from .catalog import Catalog, CheckpointRow, Lease, LineageRow, Place
-from .retention import expendable
+from .retention import Policy, expendable
 
-__all__ = ("Swept", "sweep")
+__all__ = ("Plan", "Swept", "plan", "sweep")
 
 # Aborted attempts kept to be shown; their blobs are removed.
 _ABORTED_SHOWN = 20
@@ -48,8 +54,53 @@ class _State(NamedTuple):
     rows: Sequence[CheckpointRow]
 
 
+@dataclass(slots=True)
+class Plan:
+    """What a sweep would do now. ``removed``: keys of blobs, and their bytes."""
+
+    given_up: list[CheckpointRow]
+    kept: list[CheckpointRow]
+    removed: dict[str, int]
+
+
+def plan(
+    blobs: BlobStore,
+    catalog: Catalog,
+    system: str,
+    policy: Policy,
+    *,
+    now: float,
+    broken: frozenset[Place] = frozenset(),
+) -> Plan:
+    """What `sweep` would do; changes nothing and needs no lease."""
+    prefix = f"{encode_name(system)}/"
+    present, unfinished = set(blobs.list(prefix)), list(blobs.unfinished(prefix))
+    lines = catalog.lineages(system)
+    rows = catalog.checkpoints(system, fates=("begun", "committed", "aborted"))
+    known_bad = broken | _missing({row.place: row for row in rows if row.blobs}, present).keys()
+    going = expendable(lines, rows, policy, now=now, broken=known_bad)
+    after = [replace(row, condemned=row.place in going) for row in rows]
+    removed = {}
+    for key in _dead(_State(lines, after), present, unfinished):
+        # Another collector may have been faster; what is being written has no size yet.
+        with contextlib.suppress(StorageError):
+            removed[key] = blobs.size(key) if key in present else 0
+    committed = [row for row in rows if row.fate == "committed"]
+    return Plan(
+        [row for row in committed if row.place in going],
+        [row for row in committed if row.place not in going],
+        removed,
+    )
+
+
 def sweep(
-    blobs: BlobStore, catalog: Catalog, lease: Lease, *, keep: int, broken: frozenset[Place] = frozenset()
+    blobs: BlobStore,
+    catalog: Catalog,
+    lease: Lease,
+    policy: Policy,
+    *,
+    now: float,
+    broken: frozenset[Place] = frozenset(),
 ) -> Swept:
     """Retention and collection for the lease's system. ``broken``: cuts known not to be whole."""
     swept = Swept()
@@ -62,7 +113,7 @@ def sweep(
     known_bad = broken | swept.missing.keys()
 
     def choose(lines: Sequence[LineageRow], rows: Sequence[CheckpointRow]) -> set[Place]:
-        return expendable(lines, rows, keep=keep, broken=known_bad)
+        return expendable(lines, rows, policy, now=now, broken=known_bad)
 
     state = _State(*catalog.condemn(lease, choose))
     swept.given_up = [row.place for row in state.rows if row.condemned]
@@ -118,7 +169,13 @@ def _dead(state: _State, present: set[str], unfinished: Sequence[str]) -> list[s
 
     # There are as many keys as participants times kept checkpoints, and nearly all are living.
     idle = [*(present - living), *(key for key in unfinished if _whole_name(key) not in living)]
-    return sorted(filter(is_over, idle))
+    return sorted(filter(is_over, idle), key=_last_what_is_needed_first)
+
+
+def _last_what_is_needed_first(key: str) -> tuple[bool, bool, str]:
+    """The order of removal: records, manifests, packs."""
+    name = key.rpartition("/")[2]
+    return not name.endswith(".commit"), not name.startswith("manifest-"), key
 
 
 def _whole_name(key: str) -> str:

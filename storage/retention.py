@@ -1,20 +1,59 @@
 """Which checkpoints may go (pure).
 
-Kept are, in each lineage: the newest ``keep`` without a label; every labelled one; the head; the newest
-that is not known to be broken. Further: the parent of every undecided checkpoint, and where a lineage
-forked off as long as it has no whole cut of its own.
+Kept are, in each lineage: what its `Policy` keeps; every labelled one; the head; the newest that is not known
+to be broken. Further: the parent of every undecided checkpoint, and where a lineage forked off as long as it
+has no whole cut of its own.
 
 Packs that a kept delta builds on are kept because the kept cut lists them, whatever happens to the rows of
-the cuts they were written for. Time plays no part.
+the cuts they were written for. Time plays a part only where a policy speaks of it, and can only keep more:
+whatever a clock says, the newest ``keep`` stay.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+
+from cutline.errors import RefusedOption
 
 from .catalog import CheckpointRow, LineageRow, Place
 
-__all__ = ("expendable", "stays")
+__all__ = ("Policy", "expendable", "stays")
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """What is kept of each lineage, labelled ones apart; each rule adds to the others.
+
+    ``keep``: the newest so many, whatever their age. ``keep_for``: all that are at most so many seconds old.
+    ``thin``: pairs (every, up to): of those up to that age one for each period, the oldest in it. Periods
+    are counted from 1970, so that the same ones stay as time goes on. A checkpoint that was decided later
+    than now, by a clock that was set back since, counts as new.
+    """
+
+    keep: int = 10
+    keep_for: float = 0.0
+    thin: tuple[tuple[float, float], ...] = ()
+
+    def __post_init__(self) -> None:
+        sound = self.keep_for >= 0 and all(every > 0 and upto > 0 for every, upto in self.thin)
+        if not sound:
+            raise RefusedOption(f"ages and periods of retention are positive: {self}")
+
+    def keeps(self, cuts: Sequence[CheckpointRow], now: float) -> Iterator[CheckpointRow]:
+        """Of one lineage's cuts, in order."""
+        yield from cuts[-max(1, self.keep) :]
+        ages = [max(0.0, now - (row.decided_at or 0.0)) for row in cuts]
+        if self.keep_for:
+            yield from (row for row, age in zip(cuts, ages, strict=True) if age <= self.keep_for)
+        for every, upto in self.thin:
+            seen: set[int] = set()
+            for row, age in zip(cuts, ages, strict=True):
+                # Of all cuts, and not of those up to the age: who is first in a period does not change.
+                period = int((row.decided_at or 0.0) // every)
+                if period not in seen and age <= upto:
+                    yield row
+                seen.add(period)
 
 
 def stays(
@@ -46,15 +85,17 @@ def stays(
 def expendable(
     lines: Sequence[LineageRow],
     rows: Sequence[CheckpointRow],
+    policy: Policy,
     *,
-    keep: int,
+    now: float,
     broken: Collection[Place] = (),
 ) -> set[Place]:
-    """Committed checkpoints that may go: older than the newest ``keep`` unlabelled, and not in `stays`."""
-    old = set()
+    """Committed checkpoints that may go: without a label, not kept by the policy, and not in `stays`."""
+    old: set[Place] = set()
     for cuts in _committed(lines, rows).values():
-        unlabelled = [row.place for row in cuts if row.label is None]
-        old.update(unlabelled[: -max(1, keep)])
+        unlabelled = [row for row in cuts if row.label is None]
+        old.update(row.place for row in unlabelled)
+        old.difference_update(row.place for row in policy.keeps(unlabelled, now))
     return old - stays(lines, rows, broken=broken).keys()
 
 

@@ -34,7 +34,7 @@ from .collect import Swept
 from .manifest import Manifest
 from .memory import MemoryBlobs
 from .record import commit_record
-from .retention import stays
+from .retention import Policy, stays
 from .sqlite import SqliteCatalog
 from .verify import Report, load_manifest, mark_above, survey, verify_system
 
@@ -170,6 +170,12 @@ class Store:
             damage=[str(fault) for fault in damage],
         )
 
+    @property
+    def broken(self) -> frozenset[Place]:
+        """Cuts that this process has found not to be whole."""
+        with self._lock:
+            return frozenset(self._broken)
+
     def delete_cut(self, lease: Lease, lineage: str, checkpoint: int) -> None:
         """Gives up one cut; the next `sweep` removes what no other needs. Cuts that build on it stay whole.
 
@@ -190,15 +196,14 @@ class Store:
 
         self.catalog.condemn(lease, choose)
 
-    def sweep(self, lease: Lease, now: float, keep: int = 10) -> Swept:
+    def sweep(self, lease: Lease, now: float, keep: int = 10, policy: Policy | None = None) -> Swept:
         """Retention, collection and what else is tidied behind commits; safe beside writers and other sweeps.
 
-        Keeps the newest ``keep`` unlabelled cuts of each lineage and what else must stay (see `retention`).
-        ``now`` is there as in the other verbs; age decides nothing.
+        Keeps of each lineage what ``policy`` keeps, or the newest ``keep`` unlabelled cuts, and what else
+        must stay (see `retention`). Ages are counted from ``now``.
         """
-        with self._lock:
-            broken = frozenset(self._broken)
-        swept = collect.sweep(self.blobs, self.catalog, lease, keep=keep, broken=broken)
+        kept = policy or Policy(keep)
+        swept = collect.sweep(self.blobs, self.catalog, lease, kept, now=now, broken=self.broken)
         for row in swept.unrecorded:
             # Another collector may just have given it up; else the next sweep tries again.
             with contextlib.suppress(StorageError):

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from cutline.errors import CheckpointNotFound, Misuse
 from cutline.storage import CheckpointRow, LineageRow, Store, open_store
 from cutline.storage.catalog import Fate
-from cutline.storage.retention import expendable, stays
+from cutline.storage.retention import Policy, expendable, stays
 from tests.storage.cast import SYSTEM, Scene, states
 
 
@@ -33,7 +33,7 @@ def row(
 
 
 def gone(rows: list[CheckpointRow], keep: int, broken: set[int] = frozenset()) -> list[int]:  # type: ignore[assignment]
-    found = expendable([line()], rows, keep=keep, broken={("l", number) for number in broken})
+    found = expendable([line()], rows, Policy(keep), now=0.0, broken={("l", number) for number in broken})
     return sorted(number for _, number in found)
 
 
@@ -66,8 +66,12 @@ def test_the_newest_whole_one_is_kept() -> None:
 def test_where_a_line_forked_off_is_kept_until_it_has_a_cut() -> None:
     rows = [row(n) for n in range(1, 5)]
     lines = [line(), line("f", ("l", 2))]
-    assert expendable(lines, rows, keep=1) == {("l", 1), ("l", 3)}
-    assert expendable(lines, [*rows, row(3, lineage="f")], keep=1) == {("l", 1), ("l", 2), ("l", 3)}
+    assert expendable(lines, rows, Policy(1), now=0.0) == {("l", 1), ("l", 3)}
+    assert expendable(lines, [*rows, row(3, lineage="f")], Policy(1), now=0.0) == {
+        ("l", 1),
+        ("l", 2),
+        ("l", 3),
+    }
 
 
 @given(
@@ -79,7 +83,7 @@ def test_what_stays_never_goes(history: list[tuple[Fate, bool]], keep: int) -> N
         row(n, fate, label=f"label{n}" if pinned else None, parent=("l", max(1, n - 2)))
         for n, (fate, pinned) in enumerate(history, 1)
     ]
-    found = expendable([line()], rows, keep=keep)
+    found = expendable([line()], rows, Policy(keep), now=0.0)
     assert not found & stays([line()], rows).keys()
     committed = [each for each in rows if each.fate == "committed"]
     assert len(found) == 0 or len(committed) - len(found) >= keep

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +12,7 @@ from cutline.errors import CutlineError, StoreInUse, StoreNotWritable
 from cutline.participant.control import pack_control
 from cutline.participant.endpoint_file import Endpoint, remove_endpoint, write_endpoint
 from cutline.participant.processes import process_alive, process_started
+from cutline.participant.scratch import hold, let_go
 from cutline.participant.transport_grpc import GrpcTransport
 from cutline.storage import Lease, Owner, Store, locate, open_store
 from cutline.storage.verify import faults_of
@@ -48,7 +48,7 @@ def coordinate(coordinator: Coordinator, store: Store, spec: dict[str, Any]) -> 
         coordinator.transport.close()
         await_ends(coordinator.launcher, coordinator.roster, _GRACE)
         coordinator.launcher.close()
-        shutil.rmtree(spec["run_folder"], ignore_errors=True)
+        let_go(spec["run_folder"], remove=True)
     finally:
         remove_endpoint(Path(spec["home"]), coordinator.settings.system, os.getpid())
         if not (coordinator.ended or "").startswith("fenced"):
@@ -66,6 +66,7 @@ def begin(
         CheckpointNotFound: the point to restore does not exist.
     """
     settings = Settings(**spec["settings"])
+    hold(spec["run_folder"])
     store = open_store(spec["store"], create=True)
     home = _made(Path(spec["home"]))
     lease = _acquire(store, settings.system, spec["driver_pid"], home)

@@ -18,6 +18,7 @@ import msgpack
 from cutline.errors import CutlineError, SystemStopped
 from cutline.participant.messages import unpack_error
 from cutline.participant.parcels import ParcelStore
+from cutline.participant.scratch import hold, sweep
 
 __all__ = ("Supervising", "Supervisor", "supervise")
 
@@ -190,6 +191,8 @@ def supervise(
     spec: dict[str, Any], failed: Callable[[CutlineError], None], running: dict[str, Any] | None
 ) -> Supervising:
     """Starts a coordinator, or takes hold of one that another program has left `running`."""
+    hold(spec["run_folder"])
+    sweep()
     if spec["runtime"] == "process":
         return Supervisor(spec, failed)
     # Ray is an extra: nothing of it is imported by who runs plain processes.

@@ -10,9 +10,7 @@ import atexit
 import logging
 import os
 import secrets
-import shutil
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterable
@@ -32,6 +30,7 @@ from cutline.participant.handle import Handle, bound_port
 from cutline.participant.host_process import start_beat
 from cutline.participant.outbox import OUTBOX_BYTES
 from cutline.participant.program import describe_program
+from cutline.participant.scratch import RUN, let_go, make_folder
 from cutline.participant.spill import SPILL_BYTES
 from cutline.storage import open_store
 
@@ -145,7 +144,7 @@ def start(
         "driver_pid": os.getpid(),
         "listen": listen,
         "runtime": chosen,
-        "run_folder": tempfile.mkdtemp(prefix="cutline-run-"),
+        "run_folder": make_folder(RUN),
         "program": describe_program(),
         "fresh": fresh,
         "restore": restore,
@@ -178,8 +177,7 @@ class System:
         try:
             self._supervisor = supervise(spec, self._coordinator_gone, running)
         except BaseException:
-            if running is None:
-                shutil.rmtree(self._run_folder, ignore_errors=True)
+            let_go(self._run_folder, remove=running is None)
             raise
         try:
             self._build(spec, "" if running is None else running["launch"])
@@ -460,7 +458,7 @@ class System:
             self._supervisor.leave()
         else:
             self._supervisor.stop()
-            shutil.rmtree(self._run_folder, ignore_errors=True)
+        let_go(self._run_folder, remove=not goes_on)
         if hasattr(self, "store"):
             clear_seat(runner, self.store)
         if hasattr(self, "_undo"):

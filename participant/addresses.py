@@ -16,9 +16,10 @@ import ipaddress
 import os
 import socket
 import stat
-import tempfile
 
 from cutline.errors import ConnectionRefused, PortInUse, RefusedOption
+
+from .scratch import LINK, let_go, make_folder
 
 __all__ = ("Reservation", "nobody_listens", "reserve", "target")
 
@@ -115,10 +116,7 @@ class Reservation:
             except FileNotFoundError:
                 self._inode = None  # gRPC removed it when it closed the listener
         if self._folder is not None:
-            try:
-                os.rmdir(self._folder)
-            except OSError:
-                self._folder = None  # gone already, or somebody put a file there: not ours to remove
+            let_go(self._folder, remove=True)
 
 
 def reserve(listen: str) -> Reservation:
@@ -127,11 +125,11 @@ def reserve(listen: str) -> Reservation:
     ``unix:`` alone gets a new private folder. Raises PortInUse, ConnectionRefused, RefusedOption.
     """
     if listen == _UNIX:
-        folder = tempfile.mkdtemp(prefix="cutline-link-")
+        folder = make_folder(LINK)
         try:
             return Reservation(target(f"{_UNIX}{folder}/socket"), folder)
         except RefusedOption:
-            os.rmdir(folder)
+            let_go(folder, remove=True)
             raise RefusedOption(
                 f"the folder for temporary files, {os.path.dirname(folder)!r}, has too long a path: that of "
                 f"a socket may have {_UNIX_LIMIT} bytes; set TMPDIR to a shorter one",

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import tempfile
 import time
 from pathlib import Path
 
@@ -15,8 +17,8 @@ STAGES = ("start", "spawn", "get", "loop", "stop")
 WHOLE = "result [66, 66, 66] True"
 
 
-def run_to_the_end(folder: Path) -> None:
-    with Program("journey.py", "none", STORE=str(folder)) as program:
+def run_to_the_end(folder: Path, **environment: str) -> None:
+    with Program("journey.py", "none", STORE=str(folder), **environment) as program:
         assert program.end() == 0, program.text
         assert WHOLE in program.text, program.text
 
@@ -42,16 +44,20 @@ def test_ctrl_c(stage: str, tmp_path: Path, mark: str) -> None:
 
 @pytest.mark.parametrize("stage", STAGES)
 def test_the_driver_is_killed(stage: str, tmp_path: Path, mark: str) -> None:
-    with Program("journey.py", stage, STORE=str(tmp_path / "s")) as program:
-        program.read_until(f"at {stage}")
-        if stage == "start":
-            until(lambda: len(marked(mark)) > 1, "the coordinator's process")
-        program.send(signal.SIGKILL)
-        program.end()
-        until(lambda: not marked(mark), "the system to stop by itself", 12.0)
-        assert read_endpoint(tmp_path / "s", "default") is None
-    (tmp_path / "s.slow").unlink(missing_ok=True)
-    run_to_the_end(tmp_path / "s")
+    # Paths of sockets must be short.
+    with tempfile.TemporaryDirectory(prefix="cutline-t-") as room:
+        with Program("journey.py", stage, STORE=str(tmp_path / "s"), TMPDIR=room) as program:
+            program.read_until(f"at {stage}")
+            if stage == "start":
+                until(lambda: len(marked(mark)) > 1, "the coordinator's process")
+            program.send(signal.SIGKILL)
+            program.end()
+            until(lambda: not marked(mark), "the system to stop by itself", 12.0)
+            assert read_endpoint(tmp_path / "s", "default") is None
+        (tmp_path / "s.slow").unlink(missing_ok=True)
+        run_to_the_end(tmp_path / "s", TMPDIR=room)
+        # What the killed one could not remove has gone too.
+        assert os.listdir(room) == []
 
 
 def test_a_run_again_while_the_old_one_ends(tmp_path: Path, mark: str) -> None:

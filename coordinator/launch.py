@@ -5,7 +5,8 @@ that is told late is never taken for the end of whoever came after. `ProcessLaun
 by the zygote; other hosts have launchers of their own behind the same verbs.
 
 Sockets and flight recorders of a run live in a private temporary folder (0700) that the driver makes and
-removes, so that a new coordinator finds what an older one started.
+removes, so that a new coordinator finds what an older one started. Where both are killed, the next start
+removes it (`participant.scratch`).
 """
 
 from __future__ import annotations

@@ -15,6 +15,8 @@ from cutline.participant.processes import process_alive, process_started
 from cutline.participant.scratch import hold, let_go
 from cutline.participant.transport_grpc import GrpcTransport
 from cutline.storage import Lease, Owner, Store, locate, open_store
+from cutline.storage.collect import IMPORTED
+from cutline.storage.importing import claimed_by
 from cutline.storage.verify import faults_of
 
 from .client import Client
@@ -181,9 +183,30 @@ def _lineage(store: Store, lease: Lease, system: str, spec: dict[str, Any]) -> t
         return catalog.create_lineage(lease, (row.lineage, row.checkpoint)), "resume"
     if head is None or spec["fresh"]:
         return catalog.create_lineage(lease, None), "begin"
+    if head.startswith(IMPORTED):
+        # A copy owns nothing: opening it is a fork.
+        row = catalog.find(system, "newest", head)
+        for fault in faults_of(store.blobs, row, deep=False):
+            raise fault
+        return catalog.create_lineage(lease, row.place), "resume"
+    _refuse_claimed(store, system, head)
     forked = any(row.lineage == head and row.origin is not None for row in catalog.lineages(system))
     if forked or catalog.checkpoints(system, lineage=head):
         # A fork without a cut of its own goes on from its origin's.
         return head, "resume"
     # It crashed before cut 0: nothing was ever acknowledged.
     return catalog.create_lineage(lease, None), "begin"
+
+
+def _refuse_claimed(store: Store, system: str, lineage: str) -> None:
+    """A lineage that goes on in a copy does not go on here by itself."""
+    export = claimed_by(store, lineage)
+    if export is not None:
+        raise StoreInUse(
+            f"system {system!r} goes on in a copy that has claimed it (export {export}): going on here too"
+            " would do twice what it does to the world. restore=POINT makes a fork here, fresh=True begins"
+            " anew",
+            system=system,
+            lineage=lineage,
+            export=export,
+        )

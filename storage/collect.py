@@ -5,7 +5,8 @@ Decided by the catalog alone, never by age:
 1. List the blobs.
 2. One transaction gives up the cuts that retention names, and reads the state of all the others.
 3. A listed blob goes if its checkpoint is decided, every id begun before that decision is decided too, and
-   no living cut lists it. What belongs to an id or a lineage that the catalog does not know stays.
+   no living cut lists it. What belongs to an id or a lineage that the catalog does not know stays, but
+   for lineages of imports that did not come to their end.
 4. Rows of cuts that were given up go last, when their blobs are gone: an interrupted collection is found
    again and finished.
 
@@ -30,7 +31,10 @@ from .blobs import BlobStore, encode_name, parts_of, record_key
 from .catalog import Catalog, CheckpointRow, Lease, LineageRow, Place
 from .retention import Policy, expendable
 
-__all__ = ("Plan", "Swept", "plan", "sweep")
+__all__ = ("IMPORTED", "Plan", "Swept", "plan", "sweep")
+
+# How the names of lineages begin that were read from an export.
+IMPORTED = "import-"
 
 # Aborted attempts kept to be shown; their blobs are removed.
 _ABORTED_SHOWN = 20
@@ -159,7 +163,9 @@ def _dead(state: _State, present: set[str], unfinished: Sequence[str]) -> list[s
         """Whether nobody can come to need a key of this folder any more."""
         parts = parts_of(key)
         if parts is None or parts.lineage not in next_ids:
-            return False
+            # An import that died. One that lives holds a newer lease than that of this reading, or an older
+            # one, under which it cannot finish any more.
+            return parts is not None and parts.lineage.startswith(IMPORTED)
         place = parts.lineage, parts.checkpoint
         if parts.checkpoint >= next_ids[parts.lineage] or place in undecided:
             return False

@@ -91,7 +91,7 @@ class Store:
             row = found
         if record:
             with contextlib.suppress(StorageError):
-                self._write_record(row)
+                self.write_record(row)
         return row
 
     def _row_after(self, manifest: Manifest) -> CheckpointRow | None:
@@ -100,7 +100,8 @@ class Store:
         )
         return next((row for row in rows if row.checkpoint == manifest.checkpoint), None)
 
-    def _write_record(self, row: CheckpointRow) -> None:
+    def write_record(self, row: CheckpointRow) -> None:
+        """The commit record of a committed cut, unless it is there."""
         line = next(line for line in self.catalog.lineages(row.system) if line.lineage == row.lineage)
         with contextlib.suppress(BlobExists):
             self.blobs.create(record_key(row.manifest_key or ""), [commit_record(row, line)])
@@ -207,7 +208,7 @@ class Store:
         for row in swept.unrecorded:
             # Another collector may just have given it up; else the next sweep tries again.
             with contextlib.suppress(StorageError):
-                self._write_record(row)
+                self.write_record(row)
         self.catalog.tidy()
         return swept
 

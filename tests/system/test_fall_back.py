@@ -9,8 +9,10 @@ from pathlib import Path
 import pytest
 
 import cutline
-from cutline.errors import BelowHorizon
+from cutline.errors import BelowHorizon, StoreInUse
 from cutline.storage import CheckpointRow, Owner, open_store
+from cutline.storage.export import export_cut
+from cutline.storage.importing import claim_source, import_cut, open_export
 from tests.system.actors import Pourer, Taker
 from tests.system.living import again, comes_to
 
@@ -94,3 +96,28 @@ def test_nobody_goes_below_the_horizon_by_himself(made: Path, tmp_path: Path) ->
     ) as caught:
         cutline.start(folder, interval=None, quiet=True)
     assert pack_of(folder, newest).name in str(caught.value)
+
+
+def test_a_copy_goes_on_elsewhere_as_a_fork(made: Path, tmp_path: Path) -> None:
+    """Exported, imported under another name, opened: all that the checkpoint held, in its own lineage."""
+    shutil.copytree(made, tmp_path / "source")
+    newest = rows(made)[-1]
+    with open_store(tmp_path / "source", create=False) as source:
+        export_cut(source, newest, tmp_path / "carried")
+        export = open_export(tmp_path / "carried")
+        with open_store(tmp_path / "there", create=True) as there:
+            copy = import_cut(there, export, name="copy")
+        claim_source(source, export)
+    with cutline.start(tmp_path / "there", name="copy", interval=None, quiet=True) as system:
+        assert system.resumed == copy.checkpoint and system.lineage not in (copy.lineage, newest.lineage)
+        taker, pourer = system.spawn("taker", Taker), system.spawn("pourer", Pourer, None)
+        assert pourer.pour.remote(7).result() == 3 * POURED + 7
+        comes_to(lambda: taker.taken.remote().result(), 3 * POURED + 7, "what is poured in the copy")
+        assert taker.in_order.remote().result()
+        assert system.checkpoint() > copy.checkpoint
+    with open_store(tmp_path / "there", create=False) as there:
+        assert [line.origin for line in there.catalog.lineages("copy")] == [None, copy.place]
+        assert there.verify("copy").faults == []
+    # The source was told, and does not go on by itself.
+    with pytest.raises(StoreInUse, match=f"goes on in a copy.*{export.doc['export']}"):
+        cutline.start(tmp_path / "source", interval=None, quiet=True)

@@ -1,0 +1,308 @@
+"""Reading an export into a store.
+
+The cut becomes the only one of a new lineage whose name begins with `IMPORTED`. Nobody runs that lineage:
+opening it is a fork of it, so a copy owns nothing of what its source owns. Packs and manifest are durable
+before one transaction makes lineage and row; an import that dies before leaves blobs of a lineage that the
+catalog does not know, which the next collection removes.
+
+Whoever imports with a claim says that the copy goes on in place of its source. Where the source is at hand
+it is told, and does not go on by itself any more.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from blake3 import blake3
+
+from cutline.errors import (
+    BlobNotFound,
+    Corrupt,
+    Misuse,
+    NewerFormat,
+    NotAStore,
+    StorageError,
+)
+
+from .blobs import BlobStore, manifest_key, pack_key
+from .catalog import CheckpointRow, Lease, LineageRow
+from .codec import DIGEST_SIZE, decode, digest_of
+from .collect import IMPORTED
+from .directory import DirectoryBlobs
+from .disk import meaning
+from .export import EXPORT_FORMAT, FIELDS, HEAD, HEAD_FILE, MAGIC, pack_file
+from .image import ImageRef, check_image
+from .manifest import Manifest, MemberImage
+from .owners import Owner
+from .store import Store
+
+__all__ = ("Export", "claim_source", "claimed_by", "import_cut", "open_export")
+
+_CHUNK = 1 << 20
+# Seconds; another owner that comes after them makes the import fail, and nothing worse.
+_HOLD = 600.0
+_CLAIM = "claimed:"
+
+
+class _Packed:
+    """An export in one file."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def read(self, name: str, start: int, length: int) -> bytes:
+        with open(self.path, "rb") as file:
+            file.seek(start)
+            return file.read(length)
+
+    def size(self, name: str) -> int:
+        return self.path.stat().st_size
+
+
+@dataclass(frozen=True, slots=True)
+class Export:
+    """An export whose document is sound. ``parts``: the packs' file and start, by number."""
+
+    path: Path
+    doc: dict[str, Any]
+    files: _Packed | DirectoryBlobs
+    parts: tuple[tuple[str, int], ...]
+
+    @property
+    def system(self) -> str:
+        return str(self.doc["system"])
+
+    def chunks(self, number: int, size: int) -> Iterator[bytes]:
+        """The bytes of a pack."""
+        name, start = self.parts[number]
+        for offset in range(0, size, _CHUNK):
+            yield self.files.read(name, start + offset, min(_CHUNK, size - offset))
+
+
+def open_export(path: str | os.PathLike[str]) -> Export:
+    """Reads the head and compares sizes. Raises NotAStore if there is none, NewerFormat, Corrupt."""
+    place = Path(os.path.abspath(path))
+    try:
+        return _opened(place)
+    except FileNotFoundError as error:
+        if isinstance(error, NotAStore):
+            raise
+        raise NotAStore(f"no export at {place}: check the path", path=str(place)) from error
+    except OSError as error:
+        if isinstance(error, StorageError):
+            raise
+        raise meaning(error, str(place), writing=False) from error
+
+
+def _opened(place: Path) -> Export:
+    whole = not place.is_dir()
+    files: _Packed | DirectoryBlobs = _Packed(place) if whole else DirectoryBlobs(place)
+    start = files.read(HEAD_FILE, 0, HEAD.size)
+    if len(start) < HEAD.size or start[:8] != MAGIC:
+        raise NotAStore(f"{place} is no export of a checkpoint", path=str(place))
+    _, version, nothing, length = HEAD.unpack(start)
+    if version > EXPORT_FORMAT:
+        raise NewerFormat(
+            f"{place} was exported by a newer Cutline (format {version}, this one reads {EXPORT_FORMAT}):"
+            " upgrade cutline",
+            path=str(place),
+            format=version,
+        )
+    body = files.read(HEAD_FILE, HEAD.size, min(length, files.size(HEAD_FILE)))
+    if len(body) != length or version != EXPORT_FORMAT or nothing:
+        raise _damaged(place, "its head is cut short or damaged")
+    images, doc = _checked(place, body)
+    ends = [HEAD.size + length]
+    for image in images:
+        ends.append(ends[-1] + image["size"])
+    names = [pack_file(image["pack"]) for image in images]
+    wanted = [(HEAD_FILE, ends[-1] if whole else ends[0])]
+    wanted += [] if whole else list(zip(names, (image["size"] for image in images), strict=True))
+    for name, size in wanted:
+        try:
+            found = files.size(name)
+        except BlobNotFound as error:
+            raise _damaged(place, f"{name} is missing") from error
+        if found != size:
+            raise _damaged(place, f"{name} has {found} bytes where {size} were written")
+    parts = [(HEAD_FILE, end) for end in ends[:-1]] if whole else [(name, 0) for name in names]
+    return Export(place, doc, files, tuple(parts))
+
+
+def _checked(place: Path, content: bytes) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """(images by number of their pack, the document)."""
+    body = content[:-DIGEST_SIZE]
+    if digest_of(body) != content[-DIGEST_SIZE:]:
+        raise _damaged(place, "its document is damaged")
+    try:
+        doc: dict[str, Any] = decode(body)
+        if not doc.keys() >= FIELDS or not doc["source"].keys() >= {"url", "lineage"}:
+            raise ValueError("a field is missing")
+        images = sorted(doc["images"].values(), key=lambda image: int(image["pack"]))
+        if [image["pack"] for image in images] != list(range(len(images))):
+            raise ValueError("packs are not numbered in order")
+        for image in images:
+            if type(image["size"]) is not int or image["size"] < 0 or type(image["birth"]) is not int:
+                raise ValueError("a size or a birth is none")
+            if any(type(image[name]) is not bytes or len(image[name]) != 32 for name in ("hash", "digest")):
+                raise ValueError("a digest is none")
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise _damaged(place, f"its document makes no sense ({error!r})") from error
+    return images, doc
+
+
+def _damaged(place: Path, what: str) -> Corrupt:
+    return Corrupt(
+        f"export {place}: {what}. Nothing was imported; export the checkpoint again, or take another copy",
+        path=str(place),
+        key=place.name,
+        what=what,
+    )
+
+
+def import_cut(
+    store: Store, export: Export, *, name: str | None = None, claim: bool = False, now: float | None = None
+) -> CheckpointRow:
+    """Makes the exported cut the newest one of system ``name`` (by default that of the export).
+
+    Raises Corrupt, naming the participant, for bytes that are not what was exported; StoreInUse if the
+    system runs. After any error the store is as before.
+    """
+    system = name if name is not None else export.system
+    moment = time.time() if now is None else now
+    owner = dataclasses.replace(Owner.here("cutline import"), driver_pid=0)
+    lease = store.catalog.acquire_lease(system, owner, _HOLD, moment)
+    made: list[str] = []
+    try:
+        row = _imported(store, export, lease, claim, made)
+    except BaseException:
+        for key in made:
+            # What cannot be removed now goes with the next collection.
+            with contextlib.suppress(StorageError):
+                store.blobs.delete(key)
+        raise
+    finally:
+        with contextlib.suppress(StorageError):
+            store.catalog.release_lease(lease)
+    with contextlib.suppress(StorageError):
+        store.write_record(row)
+    return row
+
+
+def _imported(store: Store, export: Export, lease: Lease, claim: bool, made: list[str]) -> CheckpointRow:
+    doc, system = export.doc, lease.system
+    lineage = f"{IMPORTED}{os.urandom(8).hex()}"
+    checkpoint, epoch = int(doc["checkpoint"]), int(doc["epoch"])
+    images = {}
+    for participant, image in doc["images"].items():
+        key = pack_key(system, lineage, epoch, checkpoint, participant, image["birth"])
+        made.append(key)
+        images[participant] = MemberImage(
+            image["birth"], _copied(store.blobs, export, participant, image, key)
+        )
+    manifest = Manifest(
+        system,
+        lineage,
+        checkpoint,
+        epoch,
+        "full",
+        doc["label"],
+        None,
+        doc["created_at"],
+        images,
+        doc["channels"],
+    )
+    packed, key = manifest.to_bytes(), manifest_key(system, lineage, epoch, checkpoint)
+    made.append(key)
+    store.blobs.create(key, [packed])
+    source = {name: value for name, value in doc["source"].items() if name != "manifest_digest"}
+    row = CheckpointRow(
+        system=system,
+        lineage=lineage,
+        checkpoint=checkpoint,
+        kind="full",
+        label=doc["label"],
+        fate="committed",
+        begun_at=doc["begun_at"],
+        decided_at=doc["decided_at"],
+        epoch=epoch,
+        parent=None,
+        manifest_key=key,
+        manifest_digest=digest_of(packed),
+        blobs=(*manifest.blobs, key),
+        roster=tuple(doc["roster"]),
+        summary={**doc["summary"], "imported": {**source, "export": doc["export"], "claimed": claim}},
+    )
+    line = LineageRow(lineage, system, 0, None, epoch, checkpoint + 1, int(doc["next_birth"]))
+    # From here on the cut may be there, whatever is heard of it.
+    made.clear()
+    try:
+        return store.catalog.adopt(lease, line, row)
+    except StorageError:
+        # The answer may be all that was lost.
+        found = [each for each in store.catalog.checkpoints(system, damage=[]) if each.place == row.place]
+        if not found:
+            raise
+        return found[0]
+
+
+def _copied(blobs: BlobStore, export: Export, participant: str, image: dict[str, Any], key: str) -> ImageRef:
+    hasher = blake3()
+    size = int(image["size"])
+
+    def chunks() -> Iterator[bytes]:
+        for chunk in export.chunks(image["pack"], size):
+            hasher.update(chunk)
+            yield chunk
+
+    written = blobs.create(key, chunks())
+    if written != size or hasher.digest() != image["hash"]:
+        raise _damaged(export.path, f"the image of participant {participant!r} is damaged")
+    ref = ImageRef(key, bytes(image["digest"]), "full", (key,), size)
+    check_image(blobs, ref, deep=False)
+    return ref
+
+
+# Claims
+
+
+def claim_source(source: Store, export: Export, now: float | None = None) -> None:
+    """Tells the store that an export came from that its system goes on in the copy.
+
+    Raises StoreInUse while that system runs; Misuse if a copy has claimed it before, or if it is not the
+    source.
+    """
+    lineage = str(export.doc["source"]["lineage"])
+    system = export.system
+    if lineage not in {line.lineage for line in source.catalog.lineages(system)}:
+        raise Misuse(
+            f"{source.url} has no lineage {lineage} of system {system!r}: the export is not from there"
+        )
+    moment = time.time() if now is None else now
+    owner = dataclasses.replace(Owner.here("cutline import --claim"), driver_pid=0)
+    lease = source.catalog.acquire_lease(system, owner, _HOLD, moment)
+    try:
+        before = claimed_by(source, lineage)
+        if before is not None and before != export.doc["export"]:
+            raise Misuse(
+                f"lineage {lineage} of system {system!r} was claimed by another copy (export {before}): only"
+                " one can go on in its place; import without --claim for a fork",
+                lineage=lineage,
+            )
+        if before is None:
+            source.catalog.count_failure(lease, lineage, f"{_CLAIM}{export.doc['export']}")
+    finally:
+        source.catalog.release_lease(lease)
+
+
+def claimed_by(store: Store, lineage: str) -> str | None:
+    """The export by which a lineage was claimed."""
+    claims = [key for key in store.catalog.failures(lineage) if key.startswith(_CLAIM)]
+    return claims[0].removeprefix(_CLAIM) if claims else None

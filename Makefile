@@ -21,7 +21,7 @@ test: $(STAMP)
 # PostgreSQL is Debian's package postgresql; the S3 server comes with the pinned requirements.
 test-real: $(STAMP)
 	CUTLINE_TEST_REAL=1 $(BIN)/python -m pytest -q tests/storage/test_postgresql.py tests/storage/test_objects.py \
-	  tests/system/test_places.py
+	  tests/storage/test_opening.py tests/system/test_places.py
 
 # Several Ray nodes on this machine: a minute and a half, so not part of `make test`.
 test-cluster: $(STAMP)

@@ -212,8 +212,9 @@ def _options(place: str, pairs: list[str]) -> dict[str, str]:
 
 def _catalog(url: str, pairs: list[str]) -> CatalogUrl:
     if not url.startswith(_POSTGRES):
-        scheme = url.partition(":")[0][:20]
-        raise RefusedOption(f"catalog={scheme}: a catalog is postgresql://USER@HOST:PORT/DATABASE")
+        scheme, is_url, _ = url.partition("://")
+        given = f"catalog={scheme[:20]}://...: " if is_url else ""
+        raise RefusedOption(f"{given}a catalog is postgresql://USER@HOST:PORT/DATABASE")
     try:
         parsed = urllib.parse.urlsplit(url)
         port = parsed.port
@@ -223,8 +224,10 @@ def _catalog(url: str, pairs: list[str]) -> CatalogUrl:
             "the catalog's URL cannot be read: write postgresql://USER@HOST:PORT/DATABASE, and quote what is"
             " special in a password (/ is %2F), or put that into PGPASSWORD"
         ) from None
-    given = _options("the catalog", pairs)
-    schema = given.pop("schema", "cutline")
+    if "@" in parsed.path or parsed.fragment:
+        raise RefusedOption("the catalog's URL cannot be read: quote / and # in a password (%2F, %23)")
+    options = _options("the catalog", pairs)
+    schema = options.pop("schema", "cutline")
     if not _SCHEMA.match(schema):
         raise RefusedOption(f"schema={schema!r}: take a name of small letters, digits and _", schema=schema)
     for name, value in (
@@ -235,8 +238,8 @@ def _catalog(url: str, pairs: list[str]) -> CatalogUrl:
         ("dbname", parsed.path.strip("/")),
     ):
         if value:
-            given[name] = urllib.parse.unquote(str(value))
-    return CatalogUrl(given, schema)
+            options[name] = urllib.parse.unquote(str(value))
+    return CatalogUrl(options, schema)
 
 
 def _file(text: str) -> Path:

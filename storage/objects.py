@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import threading
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -56,7 +57,18 @@ _RETRY: Any = {
 }
 _CLIENT: Any = {"connect_timeout": "5s", "timeout": "30s"}
 _NO_BUCKET = ("NoSuchBucket", "ContainerNotFound", "The specified bucket does not exist")
-_CREDENTIALS = ("InvalidAccessKeyId", "SignatureDoesNotMatch", "ExpiredToken", "InvalidToken", "credential")
+_CREDENTIALS = (
+    "InvalidAccessKeyId",
+    "SignatureDoesNotMatch",
+    "ExpiredToken",
+    "InvalidToken",
+    "credential",
+    # Without any, the machine's role is asked for one.
+    "token request",
+    "/latest/api/token",
+)
+_REFUSED = ("AccessDenied", "AuthorizationFailure", "AuthorizationPermissionMismatch")
+_ANSWER = re.compile(r"<\?xml.*?<Code>(\w+)</Code>\s*<Message>(.*?)</Message>.*", re.DOTALL)
 _FULL = ("507 ", "QuotaExceeded", "InsufficientStorage", "No space left", "EntityTooLarge")
 _AWAY = ("error sending request", "HTTP error", "timed out", "connection", "status code: 5")
 
@@ -260,7 +272,8 @@ def _renamed(options: Mapping[str, str], **names: str) -> Any:
 
 def _text(error: BaseException) -> str:
     """One line, without the answer's raw form."""
-    return " ".join(str(error).partition("Debug source")[0].split())[:400]
+    text = _ANSWER.sub(r"\1: \2", str(error).partition("Debug source")[0])
+    return " ".join(text.split())[:400]
 
 
 def meaning(error: Exception, place: str, *, writing: bool) -> StorageError:
@@ -272,6 +285,7 @@ def meaning(error: Exception, place: str, *, writing: bool) -> StorageError:
     if isinstance(error, _GONE):
         return BlobNotFound(f"no blob at {place}", path=place)
     refused = isinstance(error, (exceptions.PermissionDeniedError, exceptions.UnauthenticatedError))
+    refused = refused or any(sign in text for sign in _REFUSED)
     if refused and writing and not any(sign in text for sign in _CREDENTIALS):
         return StoreNotWritable(
             f"cannot write {place} ({text}): these credentials may not write there. What is stored is whole",
@@ -280,7 +294,8 @@ def meaning(error: Exception, place: str, *, writing: bool) -> StorageError:
     if refused or any(sign in text for sign in _CREDENTIALS):
         return StoreForbidden(
             f"{place} is not opened to these credentials ({text}): check the environment variables of the"
-            " service (AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, ...). Nothing was changed",
+            " service (AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, ...) or the machine's role. Nothing was"
+            " changed",
             path=place,
         )
     if any(sign in text for sign in _FULL):

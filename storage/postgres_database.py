@@ -106,9 +106,9 @@ class PostgresDatabase:
         with self._lock, self._errors():
             connection = self.connection()
             with self._undone(connection):
-                connection.execute(_READ)
+                connection.execute(_READ, prepare=False)
                 yield _Statements(connection)
-                connection.execute("COMMIT")
+                connection.execute("COMMIT", prepare=False)
 
     @contextlib.contextmanager
     def writing(self) -> Iterator[Connection]:
@@ -117,13 +117,14 @@ class PostgresDatabase:
             connection = self.connection()
             self._number += 1
             with self._undone(connection):
-                connection.execute(_MARK.format(writer=self._writer, number=self._number).encode())
+                mark = _MARK.format(writer=self._writer, number=self._number)
+                connection.execute(mark.encode(), prepare=False)
                 yield _Statements(connection)
                 self._commit(connection)
 
     def _commit(self, connection: psycopg.Connection[Any]) -> None:
         try:
-            connection.execute("COMMIT")
+            connection.execute("COMMIT", prepare=False)
         except psycopg.OperationalError as error:
             if not connection.closed:
                 raise
@@ -163,7 +164,7 @@ class PostgresDatabase:
         except BaseException:
             if not connection.closed and connection.info.transaction_status != TransactionStatus.IDLE:
                 with contextlib.suppress(psycopg.Error):
-                    connection.execute("ROLLBACK")
+                    connection.execute("ROLLBACK", prepare=False)
             raise
 
     @contextlib.contextmanager
@@ -235,6 +236,8 @@ class PostgresDatabase:
                 path=self.place,
                 what=text,
             )
+        if isinstance(error, psycopg.ProgrammingError) and not state:
+            return RefusedOption(f"{self.place} cannot be connected to: {text}", path=self.place)
         if isinstance(error, psycopg.DataError):
             return RefusedOption(f"{self.place} cannot hold a name: {text}", path=self.place)
         return StorageError(f"catalog {self.place}: {text}", path=self.place)

@@ -36,11 +36,13 @@ _SECRET = "secret-of-the-tests"
 # counts: a change of user takes the signal off.
 _WRAP = """
 import ctypes, os, signal, sys
-user, argv = int(sys.argv[1]), sys.argv[2:]
+user, parent, argv = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3:]
 if user:
     os.setgroups([]); os.setgid(user); os.setuid(user)
 if sys.platform == "linux":
     ctypes.CDLL(None).prctl(1, signal.SIGQUIT if user or "postgres" in argv[0] else signal.SIGKILL)
+if os.getppid() != parent:
+    sys.exit("the tests have ended")
 os.chdir("/")
 os.execv(argv[0], argv)
 """
@@ -91,7 +93,7 @@ def _running(argv: Sequence[str | Path], folder: Path, user: int = 0) -> Iterato
     """The server, ended when this is left, whatever happened."""
     with open(folder / "output", "wb") as output:
         process = subprocess.Popen(
-            [sys.executable, "-c", _WRAP, str(user), *map(str, argv)],
+            [sys.executable, "-c", _WRAP, str(user), str(os.getpid()), *map(str, argv)],
             # Not the tests' own environment: by a mark in that, they find processes of theirs that are left.
             env={"PATH": os.environ.get("PATH", ""), "HOME": str(folder)},
             stdin=subprocess.DEVNULL,
@@ -165,7 +167,16 @@ def postgres_server() -> Iterator[Postgres]:
         settings = ["--no-sync", "-A", "scram-sha-256", "-U", "cutline", "-E", "UTF8", "--locale=C"]
         settings += [f"--pwfile={secret}"]
         made = subprocess.run(
-            [sys.executable, "-c", _WRAP, str(user), str(binaries / "initdb"), f"--pgdata={data}", *settings],
+            [
+                sys.executable,
+                "-c",
+                _WRAP,
+                str(user),
+                str(os.getpid()),
+                str(binaries / "initdb"),
+                f"--pgdata={data}",
+                *settings,
+            ],
             capture_output=True,
             text=True,
             timeout=_PATIENCE,

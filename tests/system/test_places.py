@@ -41,7 +41,7 @@ def test_a_system_lives_there(place: str, tmp_path: Path, capfd: pytest.CaptureF
         counter = system.spawn("counter", Counter)
         # More than one part of an upload.
         bulky = system.spawn("bulky", Bulky)
-        before = bulky.fill.remote(20 << 20, 7).result()
+        before = bulky.fill.remote(9 << 20, 7).result()
         counter.add.remote(1).result()
         system.checkpoint()
         counter.add.remote(2).result()

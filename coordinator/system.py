@@ -33,6 +33,7 @@ from cutline.participant.program import describe_program
 from cutline.participant.scratch import RUN, let_go, make_folder
 from cutline.participant.spill import SPILL_BYTES
 from cutline.storage import open_store
+from cutline.storage.blobs import check_name
 
 from .departing import depart
 from .driver_port import DriverPort, outcome
@@ -121,7 +122,7 @@ def start(
     tell_people(quiet)
     chosen = chosen_runtime(runtime)
     settings = {
-        "system": name,
+        "system": check_name(name, "system"),
         "interval": told.interval,
         "min_pause": min_pause,
         "full_every": full_every,

@@ -11,7 +11,8 @@ import json
 import os
 from pathlib import Path
 from typing import NamedTuple
-from urllib.parse import quote
+
+from cutline.storage.blobs import encode_name
 
 __all__ = ("Endpoint", "endpoint_path", "read_endpoint", "write_endpoint", "remove_endpoint")
 
@@ -25,8 +26,8 @@ class Endpoint(NamedTuple):
 
 
 def endpoint_path(folder: Path, system: str) -> Path:
-    """The file of one system; its name is quoted, so that it stays in the folder."""
-    return folder / f"endpoint-{quote(system, safe='')}.json"
+    """The file of one system; its name is made plain as in keys, so that it stays in the folder and fits."""
+    return folder / f"endpoint-{encode_name(system)}.json"
 
 
 def read_endpoint(folder: Path, system: str) -> Endpoint | None:

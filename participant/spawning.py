@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from cutline.errors import Misuse
+from cutline.storage import blobs
 
 from .actor import Creator, options_of, wrap
 from .classes import name_of
@@ -55,6 +56,7 @@ def check_name(name: Any, driver: str) -> None:
         raise Misuse(
             f"{name!r} is no name for a participant: a non-empty string, not {driver!r}, no leading @"
         )
+    blobs.check_name(name, "participant")
 
 
 def packer(spawner: str, name: str) -> Callable[[Any, Any], Any]:

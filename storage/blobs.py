@@ -20,9 +20,11 @@ from cutline.errors import Corrupt, RefusedOption
 from .codec import digest_of
 
 __all__ = (
+    "NAME_BYTES",
     "BlobStore",
     "KeyParts",
     "check_key",
+    "check_name",
     "corrupt",
     "encode_name",
     "manifest_key",
@@ -36,6 +38,8 @@ _SEGMENT_MAX = 220
 _SEGMENT = rf"[A-Za-z0-9_%~-][A-Za-z0-9_%~.-]{{0,{_SEGMENT_MAX - 1}}}"
 _KEY = re.compile(rf"{_SEGMENT}(/{_SEGMENT})*\Z")
 _NAME_MAX = 120
+# What PostgreSQL can still put into an index.
+NAME_BYTES = 2000
 
 
 class BlobStore(Protocol):
@@ -95,6 +99,23 @@ def encode_name(name: str) -> str:
     if len(encoded) <= _NAME_MAX:
         return encoded
     return f"{encoded[: _NAME_MAX - 33]}~{digest_of(raw).hex()[:32]}"
+
+
+def check_name(name: str, what: str) -> str:
+    """The name, if every kind of store can keep it. Raises RefusedOption, saying why not."""
+    try:
+        size = len(name.encode())
+    except UnicodeEncodeError:
+        why = "has half a surrogate pair, which is no character"
+    else:
+        if name and "\0" not in name and size <= NAME_BYTES:
+            return name
+        why = (
+            "is empty" if not name else
+            "has a zero character" if "\0" in name else
+            f"has {size:,} bytes in UTF-8, and {NAME_BYTES:,} is the most"
+        )  # fmt: skip
+    raise RefusedOption(f"{name!r:.80} cannot be the name of a {what}: it {why}", name=name)
 
 
 def check_key(key: str) -> tuple[str, ...]:

@@ -31,7 +31,7 @@ from cutline.errors import (
     StorageError,
 )
 
-from .blobs import BlobStore, manifest_key, pack_key
+from .blobs import BlobStore, check_name, manifest_key, pack_key
 from .catalog import CheckpointRow, Lease, LineageRow
 from .codec import DIGEST_SIZE, decode, digest_of
 from .collect import IMPORTED
@@ -175,7 +175,7 @@ def import_cut(
     Raises Corrupt, naming the participant, for bytes that are not what was exported; StoreInUse if the
     system runs. After any error the store is as before.
     """
-    system = name if name is not None else export.system
+    system = check_name(name if name is not None else export.system, "system")
     moment = time.time() if now is None else now
     owner = dataclasses.replace(Owner.here("cutline import"), driver_pid=0)
     lease = store.catalog.acquire_lease(system, owner, _HOLD, moment)

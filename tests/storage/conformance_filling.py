@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+import string
 from abc import ABC, abstractmethod
 from dataclasses import replace
 
@@ -9,7 +11,10 @@ import pytest
 
 from cutline.errors import CheckpointNotFound, Fenced, Misuse
 from cutline.storage import Catalog, CheckpointRow, Lease, LineageRow
+from cutline.storage.blobs import NAME_BYTES
 from tests.storage.cast import owner
+
+LETTERS = string.ascii_letters + string.digits
 
 
 def adoptable(catalog: Catalog, line: str, checkpoint: int) -> tuple[LineageRow, CheckpointRow]:
@@ -95,3 +100,14 @@ class FillingTests(ABC):
         with pytest.raises(Misuse, match="not one of"):
             catalog.adopt(lease, replace(adopted, lineage="dd"), row)
         assert catalog.lineages("s") == before
+
+    def test_the_longest_names_are_kept(self, catalog: Catalog) -> None:
+        chance = random.Random(3)
+        system, name, other = ("".join(chance.choices(LETTERS, k=NAME_BYTES)) for _ in range(3))
+        lease = catalog.acquire_lease(system, owner(), 10.0, 0.0)
+        line = catalog.create_lineage(lease, None)
+        for birth, each in enumerate((name, other)):
+            catalog.put_member(lease, line, each, birth, {})
+        catalog.count_failure(lease, line, f"kill:{name}")
+        self.begin(catalog, lease, line)
+        assert catalog.systems() == [system] and catalog.members(line) == {name: (0, {}), other: (1, {})}

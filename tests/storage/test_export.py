@@ -29,7 +29,7 @@ from cutline.storage.codec import canonical, digest_of
 from cutline.storage.export import HEAD, MAGIC, Exported, export_cut
 from cutline.storage.importing import claim_source, claimed_by, import_cut, open_export
 from tests.storage.cast import SYSTEM, Scene, lease_of, states
-from tests.storage.faults import disk_full, ignore, io_error, make_faulty
+from tests.storage.faults import Counter, FaultyDisk, disk_full, ignore, io_error, make_faulty
 from tests.system.living import small_disk
 
 
@@ -286,6 +286,38 @@ def test_an_error_at_every_operation_of_an_import(tmp_path: Path) -> None:
         if done:
             break
     assert failures > 15
+
+
+def test_an_error_at_every_operation_of_an_export(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Afterwards it is there whole, or nothing is, hidden names included."""
+    with memory_store() as store:
+        scene = Scene.new(store)
+        scene.cut({"a": {"x": "1"}, "b": {"y": "1"}}, full=True)
+        row = scene.cut({"a": {"x": "2"}, "b": {"y": "1"}})
+        for folder in (False, True):
+            at = failures = 0
+            while True:
+                at += 1
+                counter = Counter(at, io_error if at % 2 else disk_full)
+                top = tmp_path / f"{folder} {at}"
+                top.mkdir()
+                with monkeypatch.context() as patched:
+                    for module in ("cutline.storage.directory", "cutline.storage.export"):
+                        patched.setattr(f"{module}.Disk", lambda counter=counter: FaultyDisk(counter))
+                    try:
+                        export_cut(store, row, top / "e", folder=folder)
+                    except StorageError:
+                        failures += 1
+                    # The last operation is a sync, behind which the name is there.
+                    found = os.listdir(top)
+                    assert found in ([], ["e"])
+                if found:
+                    with memory_store() as other:
+                        copy = import_cut(other, open_export(top / "e"))
+                        assert states(other, copy) == {"a": {"x": "2"}, "b": {"y": "1"}}
+                if at > counter.count:
+                    break
+            assert failures > 10
 
 
 def test_what_a_dead_import_left_is_collected(source: Store, tmp_path: Path) -> None:

@@ -13,7 +13,8 @@ Classes are cut by what the reader of the error would do next::
     │   ├── StateChangedBeforeAwait  an async handler changed state and then awaited
     │   ├── NotReplayable            an async handler awaited something that cannot be journaled
     │   ├── ReplayMismatch           a re-run handler asked for something else than the first time
-    │   └── RefusedOption            (ValueError) an option that Cutline must not pass on
+    │   ├── RefusedOption            (ValueError) an option that Cutline must not pass on
+    │   └── MissingPackage           (ImportError) an extra of cutline that is not installed
     ├── CaptureError
     │   ├── CannotCapture            state or a message that cannot go into an image, with its path
     │   └── CannotRestore            an image that cannot become an object again
@@ -70,6 +71,7 @@ __all__ = (
     "NotReplayable",
     "ReplayMismatch",
     "RefusedOption",
+    "MissingPackage",
     "CaptureError",
     "CannotCapture",
     "CannotRestore",
@@ -172,6 +174,10 @@ class ReplayMismatch(Misuse):
 
 class RefusedOption(Misuse, ValueError):
     """An option that would break order or recovery."""
+
+
+class MissingPackage(Misuse, ImportError):
+    """What was asked for needs a package that is not installed; the message says what to install."""
 
 
 class CaptureError(CutlineError):

@@ -1,8 +1,9 @@
-"""Addresses that participants listen on and dial: ``unix:/path`` and ``127.0.0.1:port``.
+"""Addresses that participants listen on and dial: ``unix:/path``, ``127.0.0.1:port``, ``tls:HOST:port``.
 
 On one host Unix sockets are preferred: faster than loopback TCP, guarded by file permissions, no ports to
-run out of. Addresses off loopback are refused: the token of a run travels in clear text, and the check is
-made on the address itself, because a machine's own name may resolve to an outside interface.
+run out of. Without ``tls:`` addresses off loopback are refused: the token of a run would travel in clear
+text, and the check is made on the address itself, because a machine's own name may resolve to an outside
+interface. With it both sides show a certificate of the run (tls.py).
 
 gRPC would silently take over a Unix socket somebody else listens on (it unlinks the file first), so
 `reserve` looks before gRPC binds.
@@ -21,8 +22,9 @@ from cutline.errors import ConnectionRefused, PortInUse, RefusedOption
 
 from .scratch import LINK, let_go, make_folder
 
-__all__ = ("Reservation", "nobody_listens", "reserve", "target")
+__all__ = ("TLS", "Reservation", "nobody_listens", "reserve", "target")
 
+TLS = "tls:"
 _UNIX = "unix:"
 _UNIX_LIMIT = 103  # bytes of sun_path that every system takes, the closing zero aside
 _NOBODY = frozenset((errno.ECONNREFUSED, errno.ENOENT, errno.ENOTSOCK, errno.ENOTDIR))
@@ -46,7 +48,7 @@ def target(address: str) -> str:
 
 
 def _host_and_port(address: str) -> tuple[str, int]:
-    host, _, port = address.rpartition(":")
+    host, _, port = address.removeprefix(TLS).rpartition(":")
     host = host.strip("[]")
     if host == "localhost":
         host = "127.0.0.1"
@@ -55,14 +57,14 @@ def _host_and_port(address: str) -> tuple[str, int]:
         number = int(port)
     except ValueError:
         raise RefusedOption(
-            f"address {address!r} is neither 'unix:/path' nor '127.0.0.1:port'", address=address
+            f"address {address!r} is none of 'unix:/path', '127.0.0.1:port' and 'tls:IP:port'", address=address
         ) from None
     if not 0 <= number <= 65535:
         raise RefusedOption(f"address {address!r}: ports go from 0 to 65535", address=address)
-    if not loopback:
+    if not loopback and not address.startswith(TLS):
         raise RefusedOption(
             f"address {address!r} is off loopback, where the token would travel in clear text; "
-            "use 'unix:/path' or '127.0.0.1:port'",
+            f"use 'unix:/path', '127.0.0.1:port' or {TLS + address!r}",
             address=address,
         )
     return host, number
@@ -138,7 +140,7 @@ def reserve(listen: str) -> Reservation:
     address = target(listen)
     if address.startswith(_UNIX):
         _clear_away(address, address[len(_UNIX) :])
-    return Reservation(address, None)
+    return Reservation(TLS + address if listen.startswith(TLS) else address, None)
 
 
 def _clear_away(address: str, path: str) -> None:

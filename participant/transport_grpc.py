@@ -8,7 +8,7 @@ of lanes.py.
 *Before any byte is read.* The token travels in the metadata and is compared in constant time when the
 call arrives. A call with another token is ended with UNAUTHENTICATED: no message of it is asked for, so
 nothing is buffered beyond HTTP/2's first flow-control window, and nothing is decoded. Off loopback a
-token in clear text would not do; such addresses are refused.
+token in clear text would not do: there the connection itself is authenticated, both ways (tls.py).
 
 *Threads.* Everything runs in the process's gRPC thread (grpc_thread.py). Other threads wake it once per
 burst: `_dirty` collects the lanes that have something to send, `_waking` says that a wake-up is under way.
@@ -29,9 +29,11 @@ from concurrent.futures import TimeoutError as FutureTimeout
 from contextlib import suppress
 from typing import Any
 
-from .addresses import Reservation, nobody_listens, reserve, target
+from .addresses import TLS, Reservation, nobody_listens, reserve, target
 from .grpc_thread import GrpcThread, acquire, grpc, release
 from .link_grpc import Broken, GrpcLink, Lane, status_text
+from .places import both, nearest
+from .tls import credentials_of
 from .transport import (
     CHUNK,
     CLOSED_HERE,
@@ -52,6 +54,9 @@ _log = logging.getLogger(__name__)
 METHOD = "/cutline.Link/lane"
 WIRE_VERSION = "1"
 STOPPING = 0.1  # seconds the listener gives callers to hang up, before it cuts them off
+
+# How gRPC says that the peer has no certificate of this run.
+_HANDSHAKE = ("handshake", "CERTIFICATE", "SSL_ERROR")
 
 _OPTIONS: tuple[tuple[str, int | str], ...] = (
     ("grpc.max_receive_message_length", 2 * CHUNK),
@@ -113,8 +118,10 @@ class GrpcTransport:
     """See `cutline.participant.transport.Transport`.
 
     ``token``: the secret of the run, equal on both sides of every link. ``listen``: ``unix:/path``,
-    ``unix:`` (a new private folder), ``127.0.0.1:0`` or with a port; None dials out only. ``name`` is for
-    messages. ``greeting()`` gives what acceptors answer; it is called in the gRPC thread.
+    ``unix:`` (a new private folder), ``127.0.0.1:0`` or with a port; None dials out only. ``network``:
+    ``tls:HOST:0`` or with a port, to be reached from other machines as well; `start` then returns both
+    (places.py). ``name`` is for messages. ``greeting()`` gives what acceptors answer; it is called in the
+    gRPC thread.
     """
 
     def __init__(
@@ -124,17 +131,18 @@ class GrpcTransport:
         listen: str | None,
         name: str,
         greeting: Callable[[], bytes] = bytes,
+        network: str | None = None,
     ) -> None:
         self._token = token.encode() if isinstance(token, str) else token
         if not self._token:
             raise ValueError(f"{name}: an empty token would let everybody in")
         self.post = post
         self.name = name
-        self._listen = listen
+        self._listens = [address for address in (listen, network) if address is not None]
         self._greeting = greeting
         self._thread: GrpcThread | None = None
         self._server: Any = None
-        self._reservation: Reservation | None = None
+        self._reservations: list[Reservation] = []
         self._arrivals: dict[str, _Arrival] = {}
         self._standing: dict[GrpcLink, asyncio.Future[None]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -152,34 +160,63 @@ class GrpcTransport:
     def start(self) -> str:
         if self._thread is not None or self._closed:
             raise RuntimeError(f"{self.name}: a transport starts once")
-        if self._listen is not None:
-            self._reservation = reserve(self._listen)
+        try:
+            for address in self._listens:
+                self._reservations.append(reserve(address))
+        except BaseException:
+            for reservation in self._reservations:
+                reservation.release()
+            raise
         self._thread = acquire(self, self._close)
         # asyncio's debug mode refuses what the sender's thread then does with a future, and without the
         # interpreter lock it would not be safe.
         self.writes_at_once = not self.loop.get_debug() and _interpreter_locked()
-        if self._reservation is None:
+        if not self._reservations:
             return ""
         try:
-            return self._thread.call(self._serve(self._reservation))
+            return self._thread.call(self._serve())
         except BaseException:
             self.close()
             raise
 
-    async def _serve(self, reservation: Reservation) -> str:
+    async def _serve(self) -> str:
         self._server = grpc.aio.server(options=_OPTIONS)
         self._server.add_generic_rpc_handlers((_Gate(self, self._token),))
+        ports = [self._open(reservation) for reservation in self._reservations]
+        await self._server.start()
+        bound = [one.bound(port) for one, port in zip(self._reservations, ports, strict=True)]
+        return both(*bound) if len(bound) == 2 else bound[0]
+
+    def _open(self, reservation: Reservation) -> int:
         try:
-            port = self._server.add_insecure_port(reservation.address)
+            if reservation.address.startswith(TLS):
+                port = self._server.add_secure_port(target(reservation.address), self._identity(server=True))
+            else:
+                port = self._server.add_insecure_port(reservation.address)
         except RuntimeError as error:
             raise reservation.failure(str(error)) from error
         if not port:
             raise reservation.failure("gRPC gave no reason")
-        await self._server.start()
-        return reservation.bound(port)
+        return int(port)
+
+    def _identity(self, *, server: bool) -> Any:
+        """What this side shows, and what it takes, where addresses begin with ``tls:``."""
+        own = credentials_of(self._token)
+        if server:
+            pairs = ((own.key, own.certificate),)
+            return grpc.ssl_server_credentials(pairs, own.authority, require_client_auth=True)
+        return grpc.ssl_channel_credentials(own.authority, own.key, own.certificate)
+
+    def _channel(self, address: str) -> Any:
+        where = target(address)
+        if not address.startswith(TLS):
+            return grpc.aio.insecure_channel(where, options=_OPTIONS)
+        options = (*_OPTIONS, ("grpc.ssl_target_name_override", credentials_of(self._token).name))
+        return grpc.aio.secure_channel(where, self._identity(server=False), options=options)
 
     def connect(self, address: str, greeting: bytes, key: object) -> None:
-        where = target(address)
+        where = nearest(address)
+        target(where)
         if len(greeting) > CHUNK:
             raise ValueError(f"{self.name}: a greeting has at most {CHUNK} bytes, not {len(greeting)}")
         if self._closed:
@@ -227,7 +264,7 @@ class GrpcTransport:
 
     async def _dial(self, address: str, greeting: bytes, key: object) -> None:
         link = GrpcLink(self, key, outbound=True)
-        channels = [grpc.aio.insecure_channel(address, options=_OPTIONS) for _ in range(2)]
+        channels = [self._channel(address) for _ in range(2)]
         tie = os.urandom(16).hex()
         lanes = ((link.data, "data", channels[0]), (link.control, "control", channels[1]))
         refused: LinkRefused | None = LinkRefused(key, CLOSED_HERE, gone=False)
@@ -351,8 +388,8 @@ class GrpcTransport:
             await asyncio.wait(rest, timeout=grace)
         if self._server is not None:
             await self._server.stop(STOPPING)
-        if self._reservation is not None:
-            self._reservation.release()
+        for reservation in self._reservations:
+            reservation.release()
         if then_release:
             self.loop.call_soon(release, self)
 
@@ -391,6 +428,8 @@ async def _refusal_of(error: BaseException, address: str, streams: Iterable[Any]
     if error.code() is grpc.StatusCode.UNAUTHENTICATED:
         return WRONG_TOKEN, False
     if error.code() is grpc.StatusCode.INTERNAL and await _turned_away(streams):
+        return WRONG_TOKEN, False
+    if address.startswith(TLS) and any(word in str(error.details()) for word in _HANDSHAKE):
         return WRONG_TOKEN, False
     vacant = error.code() is grpc.StatusCode.UNAVAILABLE and await nobody_listens(address)
     return f"nobody listens at {address}" if vacant else f"{address}: {status_text(error)}", vacant

@@ -12,13 +12,20 @@ import queue
 import sys
 from collections.abc import Callable
 
-from cutline.participant.transport import Event, LinkDown, LinkUp, PacketIn, Transport
+from cutline.participant.transport import Event, LinkDown, LinkUp, PacketIn, Post, Transport
 from cutline.participant.transport_grpc import GrpcTransport
 from cutline.participant.transport_stream import StreamTransport
 
 __all__ = ("KINDS", "main")
 
-KINDS: dict[str, Callable[..., Transport]] = {"grpc": GrpcTransport, "stream": StreamTransport}
+
+
+def _tls(token: str, post: Post, listen: str | None, name: str, greeting: Callable[[], bytes]) -> Transport:
+    """Where a private socket was asked for: loopback, with the certificates of other machines."""
+    return GrpcTransport(token, post, "tls:127.0.0.1:0" if listen == "unix:" else listen, name, greeting)
+
+
+KINDS: dict[str, Callable[..., Transport]] = {"grpc": GrpcTransport, "stream": StreamTransport, "tls": _tls}
 
 
 def main() -> None:

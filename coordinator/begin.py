@@ -11,6 +11,7 @@ from typing import Any
 from cutline.errors import CutlineError, StoreInUse, StoreNotWritable
 from cutline.participant.control import pack_control
 from cutline.participant.endpoint_file import Endpoint, remove_endpoint, write_endpoint
+from cutline.participant.places import machine_id, network_address
 from cutline.participant.processes import process_alive, process_started
 from cutline.participant.scratch import hold, let_go
 from cutline.participant.transport_grpc import GrpcTransport
@@ -59,11 +60,15 @@ def coordinate(coordinator: Coordinator, store: Store, spec: dict[str, Any]) -> 
 
 
 def begin(
-    spec: dict[str, Any], launcher_kind: Callable[..., Launcher] = ProcessLauncher
+    spec: dict[str, Any], launcher_kind: Callable[..., Launcher] = ProcessLauncher, host: str = ""
 ) -> tuple[Coordinator, Store]:
     """A coordinator that holds the lease, listens, and knows what to do first.
 
+    Args:
+        host: the address that other machines reach this one at; empty if nobody knows.
+
     Raises:
+        RefusedOption: it is to listen for other machines at an address that nobody knows.
         StoreInUse: a live system owns the storage folder; the message names it.
         CheckpointNotFound: the point to restore does not exist.
     """
@@ -76,12 +81,14 @@ def begin(
         lineage, mode = _lineage(store, lease, settings.system, spec)
         coordinator = Coordinator(settings, store, lease, lineage)
         token = spec["token"]
+        network = network_address(spec["listen"], host)
         transport = GrpcTransport(
             token,
             coordinator.post,
-            spec["listen"],
+            "unix:" if network else spec["listen"],
             "coordinator",
             greeting=lambda: pack_control("welcome", lineage=lineage, token=lease.token),
+            network=network,
         )
         common = {
             "system": settings.system,
@@ -89,6 +96,7 @@ def begin(
             "store": locate(spec["store"]).blobs_url,
             "home": spec["home"],
             "token": token,
+            "machine": machine_id(),
             "program": spec["program"],
             "break_mode": settings.break_mode,
             "check_awaits": settings.check_awaits,

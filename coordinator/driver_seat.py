@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from cutline.barrier import Member
+from cutline.participant.addresses import TLS
 from cutline.participant.classes import name_of
 from cutline.participant.driver import DRIVER, DriverState
 from cutline.participant.endpoint_file import read_endpoint
@@ -15,6 +16,7 @@ from cutline.participant.ingress import IngressLog
 from cutline.participant.leaving import LeavingDriver
 from cutline.participant.method_table import MethodTable
 from cutline.participant.persist import Persister
+from cutline.participant.places import network_address
 from cutline.participant.processes import process_started
 from cutline.participant.setup import Setup
 from cutline.participant.transport_mixed import MixedTransport
@@ -24,12 +26,13 @@ __all__ = ("clear_seat", "make_driver")
 
 
 def make_driver(
-    spec: Mapping[str, Any], folder: Path, blobs: BlobStore, lineage: str, launch: str
+    spec: Mapping[str, Any], folder: Path, blobs: BlobStore, lineage: str, launch: str, host: str
 ) -> LeavingDriver:
     """A runner that has not started yet.
 
     Args:
         launch: what a coordinator knows a driver by that it has let in; empty for one that starts the system.
+        host: the address that other machines reach this one at; empty if there are none.
 
     Raises:
         StoreInUse: another driver writes the ingress log.
@@ -53,7 +56,14 @@ def make_driver(
 
     runner = LeavingDriver(setup, blobs, coordinator, classes=MethodTable())
     runner.log = IngressLog(folder / "ingress" / f"{lineage}.log")
-    transport = MixedTransport(token, runner.post, "unix:", DRIVER, greeting=lambda: runner.peers.greeting())
+    transport = MixedTransport(
+        token,
+        runner.post,
+        "unix:",
+        DRIVER,
+        greeting=lambda: runner.peers.greeting(),
+        network=network_address(TLS, host) if host else None,
+    )
     runner.attach(transport, Persister(blobs, runner.post, DRIVER))
     return runner
 

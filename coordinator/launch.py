@@ -131,8 +131,7 @@ class ProcessLauncher:
         """See `Launcher.start`."""
         seat.launch = secrets.token_hex(6)
         seat.flight = str(self.folder / f"{seat.launch}.flight")
-        listen = f"unix:{self.folder / seat.launch}.sock"
-        common = {**self._common, "program": self.program, "listen": listen}
+        common = {**self._common, "program": self.program}
         seat.pid = self.zygote.start(
             ENTRY,
             launch_document(common, seat, mode, details),

@@ -126,10 +126,7 @@ class RayLauncher:
         """What the process of a launch is told; the seat has that launch from now on."""
         seat.launch = launch
         seat.flight = str(self.folder / f"{launch}.flight")
-        listen = f"unix:{self.folder / launch}.sock"
-        return launch_document(
-            {**self._common, "program": self.program, "listen": listen}, seat, mode, details
-        )
+        return launch_document({**self._common, "program": self.program}, seat, mode, details)
 
     def _host_options(self, options: Mapping[str, Any]) -> dict[str, Any]:
         """Of a host without a name yet."""

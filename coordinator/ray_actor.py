@@ -20,7 +20,8 @@ import ray
 from ray.exceptions import RayError
 
 from cutline.errors import CutlineError, NotRunning, SystemStopped
-from cutline.participant.host_ray import check_versions, cluster_name
+from cutline.participant.addresses import TLS
+from cutline.participant.host_ray import check_versions, cluster_name, own_host
 from cutline.participant.messages import pack_error, unpack_error
 from cutline.participant.ray_refs import install
 from cutline.participant.ray_store import ray_store
@@ -92,8 +93,10 @@ class RayCoordinator:
         """What the coordinator's process says in its first line: the lineage, or an error."""
         try:
             check_versions(spec["ray"], ray.__version__, "the cluster")
-            launcher = partial(RayLauncher, spares=Settings(**spec["settings"]).spares)
-            self.coordinator, self.store = begin(spec, launcher)
+            # Who stands by waits at a Unix socket, and Ray might place it on a machine without it.
+            apart = spec["listen"].startswith(TLS)
+            launcher = partial(RayLauncher, spares=0 if apart else Settings(**spec["settings"]).spares)
+            self.coordinator, self.store = begin(spec, launcher, own_host())
             self.unwanted = _exit_after(_UNWANTED)
             enter(spec["settings"]["system"], Entry(spec["home"], spec["actor"]))
         except Exception as error:
@@ -151,8 +154,11 @@ class RaySupervisor:
         if running is not None:
             self.first = self._adopt(running)
         else:
-            check_nodes(Path(spec["home"]), Path(spec["run_folder"]), self._env)
+            if check_nodes(Path(spec["home"]), self._env) and spec["listen"] == "unix:":
+                # A part of the cluster is on other machines.
+                spec["listen"] = TLS
             self.first = self._start(take_over=False)
+        self.host = own_host() if spec["listen"].startswith(TLS) else ""
         self._thread = threading.Thread(target=self._watch, name="cutline-supervisor", daemon=True)
         self._thread.start()
 

@@ -1,8 +1,8 @@
 """The nodes of a Ray cluster, as far as they matter to a system: what they have, which go, what they see.
 
-A participant can only run where the storage folder is the driver's, and so far only where the driver's
-sockets are. A node that lacks either is found before anything is started there: the driver leaves a file
-with a nonce in both folders, and a task on each other node looks for it.
+A participant can only run where the storage folder is the driver's. A node that lacks it is found before
+anything is started there: the driver leaves a file with a nonce in the folder, and a task on each other node
+looks for it, and says which machine that is, since Unix sockets do not leave theirs.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from ray._private import state as ray_state
 from ray.exceptions import GetTimeoutError, RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from cutline.errors import RefusedOption, SpawnFailed, StoreNotShared, StoreNotWritable
+from cutline.errors import SpawnFailed, StoreNotShared, StoreNotWritable
+from cutline.participant.places import machine_id
 
 __all__ = (
     "NODE_LABEL",
@@ -103,37 +104,34 @@ def pinned_to(node: str, *, soft: bool) -> NodeAffinitySchedulingStrategy:
     return NodeAffinitySchedulingStrategy(node, soft=soft)
 
 
-def _look(paths: list[str], nonce: str) -> list[bool]:
-    """Runs on a node: which of the files are there with this nonce in them."""
-    return [os.path.isfile(path) and Path(path).read_text() == nonce for path in paths]
+def _look(path: str, nonce: str) -> tuple[bool, str]:
+    """Runs on a node: whether the file is there with this nonce in it, and which machine this is."""
+    return os.path.isfile(path) and Path(path).read_text() == nonce, machine_id()
 
 
-def check_nodes(folder: Path, run_folder: Path, env: Mapping[str, str]) -> None:
-    """Whether every node sees the storage folder and the folder of sockets.
+def check_nodes(folder: Path, env: Mapping[str, str]) -> list[str]:
+    """Whether every node sees the storage folder; returns the nodes that are on other machines.
 
     Costs a task per node; nothing if the cluster is this node alone.
 
     Raises:
         StoreNotShared: names the nodes that see another storage folder, or none.
-        RefusedOption: nodes on other machines, which links cannot reach so far.
         SpawnFailed: a node did not answer.
     """
     others = sorted(set(alive_nodes()) - {own_node()})
     if not others:
-        return
+        return []
     nonce = secrets.token_hex(8)
-    files = [folder / f"reach-{nonce}", run_folder / f"reach-{nonce}"]
+    file = folder / f"reach-{nonce}"
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        for file in files:
-            file.write_text(nonce)
+        file.write_text(nonce)
     except OSError as error:
         raise StoreNotWritable(f"{error.filename}: {error.strerror}", path=str(folder)) from error
     try:
-        seen = _ask(others, [str(file) for file in files], nonce, env)
+        seen = _ask(others, str(file), nonce, env)
     finally:
-        for file in files:
-            file.unlink(missing_ok=True)
+        file.unlink(missing_ok=True)
     blind = [node for node, (store, _) in seen.items() if not store]
     if blind:
         raise StoreNotShared(
@@ -142,16 +140,10 @@ def check_nodes(folder: Path, run_folder: Path, env: Mapping[str, str]) -> None:
             path=str(folder),
             nodes=blind,
         )
-    apart = [node for node, (_, run) in seen.items() if not run]
-    if apart:
-        raise RefusedOption(
-            f"node {', '.join(apart)} is another machine than the driver's: links between participants do "
-            "not leave the machine in this version. Use a cluster whose nodes share one machine",
-            nodes=apart,
-        )
+    return [node for node, (_, machine) in seen.items() if machine != machine_id()]
 
 
-def _ask(nodes: list[str], paths: list[str], nonce: str, env: Mapping[str, str]) -> dict[str, list[bool]]:
+def _ask(nodes: list[str], path: str, nonce: str, env: Mapping[str, str]) -> dict[str, tuple[bool, str]]:
     look: Any = ray.remote(_look)
     references = {
         node: look.options(
@@ -159,10 +151,10 @@ def _ask(nodes: list[str], paths: list[str], nonce: str, env: Mapping[str, str])
             max_retries=0,
             scheduling_strategy=pinned_to(node, soft=False),
             runtime_env={"env_vars": dict(env)},
-        ).remote(paths, nonce)
+        ).remote(path, nonce)
         for node in nodes
     }
-    seen: dict[str, list[bool]] = {}
+    seen: dict[str, tuple[bool, str]] = {}
     for node, reference in references.items():
         try:
             seen[node] = ray.get(reference, timeout=_PATIENCE)

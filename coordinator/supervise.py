@@ -35,6 +35,8 @@ class Supervising(Protocol):
     first: dict[str, Any]
     # Which cluster it runs on, where options of participants can name places of one.
     cluster: str
+    # The address that other machines reach this program at, if the system spans several.
+    host: str
     parcel_store: ParcelStore | None
     back: Callable[[dict[str, Any]], None]
     stopping: bool
@@ -59,6 +61,7 @@ class Supervisor:
     """Owns the coordinator's process for as long as the driver lives."""
 
     cluster = ""
+    host = ""
     parcel_store: ParcelStore | None = None
     bound = "plain processes belong to the program that has started them, and write to its terminal"
 

@@ -106,7 +106,8 @@ def start(
         check_awaits: look at every stretch of every async handler for state that is changed before an
             await, and not only at the first calls of each while the state is small. Costs a pickle of the
             state for each.
-        listen: where the coordinator listens: ``unix:`` (a private socket) or ``127.0.0.1:PORT``.
+        listen: where the coordinator listens: ``unix:`` (a private socket), ``127.0.0.1:PORT``, or for other
+            machines ``tls:HOST:PORT``; on Ray ``tls:``, the default if nodes are on other machines by now.
 
     Raises:
         StoreNotShared: a node of the Ray cluster does not see the folder; the message names it.
@@ -203,7 +204,7 @@ class System:
         self.lineage: str = self._supervisor.first["lineage"]
         self.resumed: int = self._supervisor.first["resumed"]
         self.store = open_store(spec["store"], create=False)
-        runner = make_driver(spec, self.folder, self.store.blobs, self.lineage, launch)
+        runner = make_driver(spec, self.folder, self.store.blobs, self.lineage, launch, self._supervisor.host)
         runner.parcels.store = self._supervisor.parcel_store
         runner.notice = self._noticed
         self._runner = runner

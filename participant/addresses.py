@@ -57,7 +57,8 @@ def _host_and_port(address: str) -> tuple[str, int]:
         number = int(port)
     except ValueError:
         raise RefusedOption(
-            f"address {address!r} is none of 'unix:/path', '127.0.0.1:port' and 'tls:IP:port'", address=address
+            f"address {address!r} is none of 'unix:/path', '127.0.0.1:port' and 'tls:IP:port'",
+            address=address,
         ) from None
     if not 0 <= number <= 65535:
         raise RefusedOption(f"address {address!r}: ports go from 0 to 65535", address=address)

@@ -12,16 +12,18 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import msgpack
 
 from cutline.barrier import Member
-from cutline.errors import StoreNotShared
+from cutline.errors import RefusedOption, StoreNotShared
 from cutline.storage import open_blobs
 from cutline.storage.image import ImageRef
 
+from .addresses import TLS
 from .control import pack_control
 from .endpoint_file import read_endpoint
 from .flight import Flight
@@ -29,6 +31,7 @@ from .messages import pack_error, unpack_arguments
 from .method_table import MethodTable
 from .parcelling import Parcelling
 from .persist import Persister
+from .places import far_end, folder_here, machine_id, network_address
 from .processes import process_started
 from .program import install_program
 from .runner import Runner, Setup
@@ -45,19 +48,21 @@ SWITCH_SECONDS = 0.0005
 _log = logging.getLogger("cutline")
 
 
-def serve(raw: bytes, kind: type[Runner] = Parcelling, node: str = "") -> int:
+def serve(raw: bytes, kind: type[Runner] = Parcelling, node: str = "", host: str = "") -> int:
     """The entry of a participant process; `raw` is the launch document the coordinator made.
 
     Args:
-        node: which machine of a cluster this is.
+        node: which node of a cluster this is.
+        host: the address that other machines reach it at.
 
     Raises:
+        RefusedOption: this is another machine than the coordinator's, which listens to its own alone.
         StoreNotShared: this process does not see the storage folder of the system that launched it.
     """
     spec = msgpack.unpackb(raw, strict_map_key=False)
     sys.setswitchinterval(min(SWITCH_SECONDS, sys.getswitchinterval()))
     install_program(spec["program"])
-    runner = build(spec, kind, node)
+    runner = build(spec, kind, node, host)
     begin(runner, spec)
     runner.address = runner.transport.start()
     stop_beat = start_beat(runner)
@@ -66,11 +71,26 @@ def serve(raw: bytes, kind: type[Runner] = Parcelling, node: str = "") -> int:
     finally:
         stop_beat()
         runner.transport.close()
+        if spec["machine"] != machine_id():
+            _clear_away(spec)
     _log.debug("%s ends: %s", runner.me.name, reason)
     return 0
 
 
-def build(spec: Mapping[str, Any], kind: type[Runner] = Parcelling, node: str = "") -> Runner:
+def _clear_away(spec: Mapping[str, Any]) -> None:
+    """On the coordinator's machine whoever ends the system does; here the last participant to go."""
+    flight = _flight(spec)
+    flight.unlink(missing_ok=True)
+    with suppress(OSError):  # others still live in it
+        flight.parent.rmdir()
+
+
+def _flight(spec: Mapping[str, Any]) -> Path:
+    flight = Path(spec["flight"])
+    return folder_here(flight.parent, spec["machine"]) / flight.name
+
+
+def build(spec: Mapping[str, Any], kind: type[Runner] = Parcelling, node: str = "", host: str = "") -> Runner:
     """The runner of a launch document, with its transport and persister."""
     member = Member(*spec["member"])
     setup = Setup(
@@ -94,7 +114,8 @@ def build(spec: Mapping[str, Any], kind: type[Runner] = Parcelling, node: str = 
         # Another run's coordinator has another token: it is not ours to talk to.
         return endpoint.address if endpoint is not None and endpoint.token == token else ""
 
-    if not coordinator():
+    known = coordinator()
+    if not known:
         # The coordinator wrote that file before it launched anybody.
         raise StoreNotShared(
             f"participant {member.name!r} was started on {node or 'this machine'}, where the storage "
@@ -103,10 +124,24 @@ def build(spec: Mapping[str, Any], kind: type[Runner] = Parcelling, node: str = 
             participant=member.name,
             node=node,
         )
+    if spec["machine"] != machine_id() and not far_end(known):
+        raise RefusedOption(
+            f"participant {member.name!r} was started on node {node}, which has joined the cluster since the "
+            "system was started, and is another machine than the coordinator's, which listens to its own "
+            "alone. Start the system with listen='tls:'",
+            participant=member.name,
+            node=node,
+        )
     blobs = open_blobs(spec["store"])
-    runner = kind(setup, blobs, coordinator, flight=Flight(Path(spec["flight"])), classes=MethodTable())
+    flight = _flight(spec)
+    runner = kind(setup, blobs, coordinator, flight=Flight(flight), classes=MethodTable())
     transport = MixedTransport(
-        token, runner.post, spec["listen"], member.name, greeting=lambda: runner.peers.greeting()
+        token,
+        runner.post,
+        f"unix:{flight.parent / spec['launch']}.sock",
+        member.name,
+        greeting=lambda: runner.peers.greeting(),
+        network=network_address(TLS, host) if host and far_end(known) else None,
     )
     runner.attach(transport, Persister(blobs, runner.post, member.name))
     runner.outbox.spill = Spill(folder / "spill", spec["spill_bytes"])

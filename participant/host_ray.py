@@ -14,6 +14,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable
+from typing import Any
 
 import ray
 import ray.actor
@@ -29,7 +30,7 @@ from .ray_store import ray_store
 from .standing_by import await_document
 from .transport import Transport
 
-__all__ = ("RayHost", "check_versions", "cluster_name", "refuse_exit")
+__all__ = ("RayHost", "check_versions", "cluster_name", "own_host", "refuse_exit")
 
 
 def check_versions(here: str, there: str, where: str) -> None:
@@ -50,6 +51,12 @@ def cluster_name() -> str:
     node = ray._private.worker._global_node
     name = getattr(node, "session_name", None)
     return str(name or ray.get_runtime_context().gcs_address)
+
+
+def own_host() -> str:
+    """The address of this node, as the cluster knows it."""
+    ask: Any = ray.util.get_node_ip_address  # without annotations in Ray
+    return str(ask())
 
 
 def refuse_exit() -> None:
@@ -89,7 +96,7 @@ class RayHost:
         install()
         leave: Callable[[], None] = ray.actor.exit_actor
         ray.actor.exit_actor = refuse_exit
-        status = serve(document, _Hosted, ray.get_runtime_context().get_node_id())
+        status = serve(document, _Hosted, ray.get_runtime_context().get_node_id(), own_host())
         # A detached actor outlives its last call; this one has nothing left to do.
         leave()
         return status

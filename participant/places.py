@@ -12,12 +12,15 @@ import functools
 import hashlib
 import os
 import platform
+import tempfile
 import uuid
 from pathlib import Path
 
 from cutline.errors import RefusedOption
 
-__all__ = ("both", "far_end", "machine_id", "nearest")
+from .addresses import TLS
+
+__all__ = ("both", "far_end", "folder_here", "machine_id", "nearest", "network_address")
 
 _BETWEEN = "|"
 
@@ -32,6 +35,35 @@ def machine_id() -> str:
         # Not Linux: there are no containers that share a kernel.
         boot, view = f"{platform.node()} {uuid.getnode()}", 0
     return hashlib.sha256(f"{boot} {view}".encode()).hexdigest()[:16]
+
+
+def network_address(listen: str, host: str) -> str | None:
+    """Where a process with the address `host` listens for other machines; None if it need not.
+
+    Args:
+        listen: what the system was started with: ``tls:`` (each process at its own address),
+            ``tls:HOST:PORT`` (the coordinator's), or anything else, which is for one machine.
+    """
+    if not listen.startswith(TLS):
+        return None
+    if listen != TLS:
+        return listen
+    if not host:
+        raise RefusedOption(
+            "listen='tls:' is for Ray, which knows each machine's address; on plain processes give the "
+            "address of this one: 'tls:HOST:PORT'",
+            address=listen,
+        )
+    return f"{TLS}[{host}]:0" if ":" in host else f"{TLS}{host}:0"
+
+
+def folder_here(folder: Path, machine: str) -> Path:
+    """The folder of a run's sockets on this machine, if `folder` is that of `machine`; made if need be."""
+    if machine == machine_id():
+        return folder
+    here = Path(tempfile.gettempdir()) / folder.name
+    here.mkdir(mode=0o700, exist_ok=True)
+    return here
 
 
 def both(near: str, far: str) -> str:

@@ -55,6 +55,17 @@ METHOD = "/cutline.Link/lane"
 WIRE_VERSION = "1"
 STOPPING = 0.1  # seconds the listener gives callers to hang up, before it cuts them off
 
+# Between machines a connection may die without a word (a cable, a firewall that forgets): it is asked for a
+# sign of life, and one that gives none is ended, so that it is dialed again. Nobody is lost by that.
+_KEEPALIVE: tuple[tuple[str, int | str], ...] = (
+    ("grpc.keepalive_time_ms", 20_000),
+    ("grpc.keepalive_timeout_ms", 20_000),
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.http2.max_pings_without_data", 0),
+    ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
+    ("grpc.http2.max_ping_strikes", 0),
+)
+
 # How gRPC says that the peer has no certificate of this run.
 _HANDSHAKE = ("handshake", "CERTIFICATE", "SSL_ERROR")
 
@@ -139,6 +150,7 @@ class GrpcTransport:
         self.post = post
         self.name = name
         self._listens = [address for address in (listen, network) if address is not None]
+        self._reaches_out = any(address.startswith(TLS) for address in self._listens)
         self._greeting = greeting
         self._thread: GrpcThread | None = None
         self._server: Any = None
@@ -180,7 +192,8 @@ class GrpcTransport:
             raise
 
     async def _serve(self) -> str:
-        self._server = grpc.aio.server(options=_OPTIONS)
+        options = (*_OPTIONS, *_KEEPALIVE) if self._reaches_out else _OPTIONS
+        self._server = grpc.aio.server(options=options)
         self._server.add_generic_rpc_handlers((_Gate(self, self._token),))
         ports = [self._open(reservation) for reservation in self._reservations]
         await self._server.start()
@@ -211,7 +224,11 @@ class GrpcTransport:
         where = target(address)
         if not address.startswith(TLS):
             return grpc.aio.insecure_channel(where, options=_OPTIONS)
-        options = (*_OPTIONS, ("grpc.ssl_target_name_override", credentials_of(self._token).name))
+        options = (
+            *_OPTIONS,
+            *_KEEPALIVE,
+            ("grpc.ssl_target_name_override", credentials_of(self._token).name),
+        )
         return grpc.aio.secure_channel(where, self._identity(server=False), options=options)
 
     def connect(self, address: str, greeting: bytes, key: object) -> None:

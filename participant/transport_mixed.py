@@ -1,4 +1,4 @@
-"""The transport of participants: Unix sockets on one machine, gRPC to the coordinator and to other machines."""
+"""The transport of participants: Unix sockets on one machine, gRPC to the coordinator and other machines."""
 
 from __future__ import annotations
 

@@ -19,7 +19,6 @@ from cutline.participant.transport_stream import StreamTransport
 __all__ = ("KINDS", "main")
 
 
-
 def _tls(token: str, post: Post, listen: str | None, name: str, greeting: Callable[[], bytes]) -> Transport:
     """Where a private socket was asked for: loopback, with the certificates of other machines."""
     return GrpcTransport(token, post, "tls:127.0.0.1:0" if listen == "unix:" else listen, name, greeting)

@@ -141,9 +141,7 @@ def test_an_address_with_two_ends_is_dialed_at_the_nearer_one(monkeypatch: pytes
 
 
 @pytest.mark.parametrize("here", [True, False])
-def test_one_listener_at_both_ends(
-    make_end: MakeEnd, monkeypatch: pytest.MonkeyPatch, here: bool
-) -> None:
+def test_one_listener_at_both_ends(make_end: MakeEnd, monkeypatch: pytest.MonkeyPatch, here: bool) -> None:
     """As the coordinator listens, and as participants do."""
     for made in (GrpcTransport, MixedTransport):
         monkeypatch.setitem(KINDS, "double", lambda *a, made=made: made(*a, "tls:127.0.0.1:0"))

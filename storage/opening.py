@@ -19,6 +19,7 @@ from cutline.errors import (
     BlobExists,
     BlobNotFound,
     Corrupt,
+    MissingPackage,
     NewerFormat,
     NotAStore,
     RefusedOption,
@@ -251,8 +252,9 @@ def _places(location: Location) -> tuple[BlobStore, BlobStore]:
     return top, blobs
 
 
-def _extra(what: str, extra: str, error: ImportError) -> RefusedOption:
-    return RefusedOption(f"{what} needs more packages ({error}): pip install 'cutline[{extra}]'", extra=extra)
+def _extra(what: str, extra: str, error: ImportError) -> MissingPackage:
+    text = f"{what} needs more packages ({error}): pip install 'cutline[{extra}]'"
+    return MissingPackage(text, extra=extra)
 
 
 # The marker

@@ -122,8 +122,8 @@ def _tell_report(system: str, doc: dict[str, Any]) -> None:
 @app.command("rebuild-catalog")
 @plainly
 def rebuild(
-    store: Annotated[str, typer.Argument(help="The storage folder.")] = FOLDER,
-    force: Annotated[bool, typer.Option("--force", help="Also where the catalog is whole.")] = False,
+    store: Annotated[str, typer.Argument(help="The storage folder, or its URL.")] = FOLDER,
+    force: Annotated[bool, typer.Option("--force", help="Also if the catalog of a folder is whole.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Make a lost or damaged catalog again from the manifests and commit records; name what is left out."""

@@ -38,7 +38,16 @@ from .store import Store, memory_store
 if TYPE_CHECKING:
     from .postgresql import PostgresCatalog
 
-__all__ = ("MARKER", "STORE_FORMAT", "open_blobs", "open_store", "read_marker", "write_marker")
+__all__ = (
+    "MARKER",
+    "STORE_FORMAT",
+    "blob_places",
+    "open_blobs",
+    "open_store",
+    "postgres_catalog",
+    "read_marker",
+    "write_marker",
+)
 
 STORE_FORMAT = 1
 MARKER = "cutline.json"
@@ -72,7 +81,7 @@ def open_blobs(url: str | os.PathLike[str]) -> BlobStore:
     location = locate(url)
     if location.kind == "memory":
         raise RefusedOption("what is in memory: can be seen by its own process only: use a folder")
-    top, blobs = _places(location)
+    top, blobs = blob_places(location)
     with contextlib.suppress(BlobNotFound):
         read_marker(str(location), top.read(MARKER))
         return blobs
@@ -158,8 +167,8 @@ def _make_folder(path: Path) -> None:
 
 
 def _open_apart(location: Location, url: CatalogUrl, create: bool) -> Store:
-    top, blobs = _places(location)
-    catalog = _postgres(url)
+    top, blobs = blob_places(location)
+    catalog = postgres_catalog(url)
     try:
         raw = _read(top)
         if raw is None:
@@ -209,14 +218,15 @@ def _make_apart(location: Location, url: CatalogUrl, catalog: PostgresCatalog) -
     # Somebody else may have been faster, for another place.
     _refuse_foreign(location, url, catalog)
     marker = {"format": STORE_FORMAT, "store": catalog.store_id(), "catalog": "postgresql"}
-    write_marker(_places(location)[0], marker)
+    write_marker(blob_places(location)[0], marker)
 
 
 def _check_pair(location: Location, url: CatalogUrl, catalog: PostgresCatalog, store: str) -> None:
     if catalog.is_missing():
         raise Corrupt(
-            f"the store at {location.place} has no catalog in {url}: name the one it was made with, or bring"
-            " the schema back from a dump. Nothing was changed",
+            f"the store at {location.place} has no catalog in {url}: name the one it was made with, bring"
+            " the schema back from a dump, or have it made again: `cutline rebuild-catalog`. Nothing was"
+            " changed",
             path=str(location),
             key="catalog",
             what="the catalog is missing",
@@ -231,7 +241,8 @@ def _check_pair(location: Location, url: CatalogUrl, catalog: PostgresCatalog, s
         )
 
 
-def _postgres(url: CatalogUrl) -> PostgresCatalog:
+def postgres_catalog(url: CatalogUrl) -> PostgresCatalog:
+    """The catalog at that URL, whether it is there or not. Raises RefusedOption without its extra."""
     # PostgreSQL's client is an extra: who does without it imports nothing of it.
     try:
         from .postgresql import PostgresCatalog
@@ -240,7 +251,7 @@ def _postgres(url: CatalogUrl) -> PostgresCatalog:
     return PostgresCatalog(url)
 
 
-def _places(location: Location) -> tuple[BlobStore, BlobStore]:
+def blob_places(location: Location) -> tuple[BlobStore, BlobStore]:
     """Where the marker is, and where the blobs are."""
     if location.kind == "folder":
         return DirectoryBlobs(location.path), DirectoryBlobs(location.path / _BLOBS)

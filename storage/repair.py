@@ -21,6 +21,7 @@ from .location import locate, store_path
 from .opening import MARKER, STORE_FORMAT, open_store, read_marker, write_marker
 from .owners import Owner
 from .rebuild import Gathered, gather, refill
+from .repair_apart import rebuild_apart
 from .sqlite import SqliteCatalog
 from .verify import lost_commits
 
@@ -33,9 +34,9 @@ _HOLD = 600.0
 
 
 def rebuild_catalog(url: str | os.PathLike[str], *, force: bool = False) -> Gathered:
-    """Makes the catalog of a folder again; returns what is in it and what was left out.
+    """Makes the catalog of a store again; returns what was put in and what was left out.
 
-    ``force``: also where the present one is whole.
+    ``force``: also where the present one, in the folder, is whole.
 
     Raises:
         StoreInUse: a living system has the store.
@@ -44,11 +45,10 @@ def rebuild_catalog(url: str | os.PathLike[str], *, force: bool = False) -> Gath
         Corrupt: none of the blobs tells of a committed cut.
     """
     location = locate(url)
-    if location.kind != "folder" or location.catalog is not None:
-        raise RefusedOption(
-            f"{location}: only the catalog of a folder can be made again so far; bring one of PostgreSQL"
-            " back from a dump"
-        )
+    if location.kind == "memory":
+        raise RefusedOption(f"{location} has nothing that a catalog could be made from")
+    if location.kind == "bucket" or location.catalog is not None:
+        return rebuild_apart(location)
     path = store_path(url)
     try:
         return _rebuild(path, force)

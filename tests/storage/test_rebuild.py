@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import secrets
 import sqlite3
 import time
 from collections.abc import Callable
@@ -15,10 +17,13 @@ from hypothesis import strategies as st
 from cutline.errors import Corrupt, Misuse, NewerFormat, NotAStore, StoreInUse
 from cutline.storage import CheckpointRow, MemoryBlobs, Owner, Store, memory_store, open_store
 from cutline.storage.codec import canonical, decode, digest_of
+from cutline.storage.location import locate
+from cutline.storage.opening import postgres_catalog
 from cutline.storage.rebuild import LEAP, gather, refill
 from cutline.storage.repair import rebuild_catalog
 from cutline.storage.sqlite import SqliteCatalog
 from tests.storage.cast import SYSTEM, Scene, states
+from tests.storage.servers import S3, Postgres
 
 
 def state(n: int) -> dict[str, dict[str, str]]:
@@ -289,6 +294,41 @@ def test_a_label_that_moved_is_the_later_ones() -> None:
         refill(catalog, found)
         assert catalog.find(SYSTEM, "best").checkpoint == 2
         catalog.close()
+
+
+@pytest.mark.parametrize("bucket", [False, True], ids=["folder", "S3"])
+def test_a_schema_is_made_again(
+    bucket: bool, tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    postgres: Postgres = request.getfixturevalue("postgres_server")
+    name = secrets.token_hex(6)
+    place = f"{tmp_path / name}?catalog={postgres.url(f's_{name}')}"
+    if bucket:
+        s3: S3 = request.getfixturevalue("s3_server")
+        for key, value in s3.environment().items():
+            monkeypatch.setenv(key, value)
+        place = f"{s3.url(name)}&catalog={postgres.url(f's_{name}')}"
+    with open_store(place, create=True) as store:
+        populate(store)
+        rows = {system: store.catalog.checkpoints(system) for system in store.catalog.systems()}
+    with pytest.raises(Misuse, match="knows every system"):
+        rebuild_catalog(place)
+    where = locate(place).catalog
+    assert where is not None
+    with contextlib.closing(postgres_catalog(where)) as catalog:
+        catalog.database.connection().execute(f"DROP SCHEMA s_{name} CASCADE".encode())
+    with pytest.raises(Corrupt, match="rebuild-catalog"):
+        open_store(place, create=True)
+    found = rebuild_catalog(place)
+    assert (found.left_out, found.damaged, len(found.cuts)) == ([], [], 6)
+    with open_store(place, create=False) as store:
+        for system, before in rows.items():
+            after = store.catalog.checkpoints(system)
+            assert [(row.place, row.label, row.blobs) for row in after] == [
+                (row.place, row.label, row.blobs) for row in before
+            ]
+            assert store.verify(system).faults == []
+        assert Scene.resumed(store, now=time.time()).cut(state(5)).checkpoint > LEAP
 
 
 @pytest.fixture(scope="module")

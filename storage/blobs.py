@@ -45,14 +45,24 @@ NAME_BYTES = 2000
 class BlobStore(Protocol):
     """Durable bytes by key. Any thread and any process may call any verb at any time.
 
-    All raise StorageError; the message names the place. Nothing here is retried.
+    All raise StorageError; the message names the place. A store behind a network tries again by itself, for
+    seconds, what a broken connection may have kept from happening; StoreUnreachable is what is left then, and
+    trying later may help. Trying again does not help after NotAStore (no such bucket), StoreForbidden,
+    StoreNotWritable, RefusedOption. Reads never give wrong bytes for right ones knowingly, but what a store
+    gives is believed only when its digest was checked (`pack`, `verify`).
     """
 
     def create(self, key: str, parts: Iterable[bytes | bytearray | memoryview]) -> int:
         """Writes a new blob and returns its size in bytes; when it returns, the blob is durable.
 
-        Atomic: readers see nothing or all of it. Conditional: BlobExists if the key is taken. After any
-        other error the key is free. Raises StoreFull, StoreNotWritable.
+        Atomic: readers see nothing or all of it. Conditional: BlobExists if the key is taken by another
+        write; an answer that was lost on the way is not taken for that. Not idempotent: a second create of
+        the same is BlobExists. After any other error the key is free, but for StoreUnreachable: then this
+        very write may still come to be. Nobody names such a blob, and collection removes it. Raises
+        StoreFull, StoreNotWritable.
+
+        Where large blobs cannot be conditional (objects sent in parts), the key is looked for before. That is
+        enough: keys carry a nonce, so no two writers write the same.
         """
         ...
 
@@ -61,7 +71,10 @@ class BlobStore(Protocol):
         ...
 
     def read_into(self, key: str, start: int, target: memoryview) -> int:
-        """Fills ``target`` from ``start`` on; returns how many bytes there were. Raises BlobNotFound."""
+        """Fills ``target`` from ``start`` on; returns how many bytes there were. Raises BlobNotFound.
+
+        After an error what is in ``target`` means nothing.
+        """
         ...
 
     def size(self, key: str) -> int:
@@ -69,15 +82,21 @@ class BlobStore(Protocol):
         ...
 
     def list(self, prefix: str = "") -> Iterator[str]:
-        """Keys of whole blobs that begin with ``prefix``, in order. Not a view of one moment."""
+        """Keys of whole blobs that begin with ``prefix``, in order.
+
+        Not a view of one moment: it has every blob that was whole before and was not deleted since.
+        """
         ...
 
     def unfinished(self, prefix: str = "") -> Iterator[str]:
-        """Keys of what interrupted creates left behind, and of what is being created; for ``delete``."""
+        """Keys of what interrupted creates left behind, and of what is being created; for ``delete``.
+
+        Empty where that is out of sight (objects sent in parts: the bucket's lifecycle rules remove it).
+        """
         ...
 
     def delete(self, key: str) -> None:
-        """Removes a blob, whole or unfinished; no error if there is none."""
+        """Removes a blob, whole or unfinished; no error if there is none. Idempotent."""
         ...
 
 

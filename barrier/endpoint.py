@@ -182,7 +182,10 @@ class Endpoint:
     @property
     def outbox_bytes(self) -> int:
         """Bytes kept for receivers that have not released them."""
-        return sum(sender.backlog_bytes for sender in self.outgoing.values())
+        kept = 0
+        for sender in self.outgoing.values():
+            kept += sender.pending_bytes + sender.frame_bytes
+        return kept
 
     def is_gone(self, peer: Member) -> bool:
         """Whether that peer is known to have left."""

@@ -23,7 +23,7 @@ from cutline.participant.late import Gates, late_call
 from cutline.participant.likeness import call_digest
 from cutline.participant.messages import ASK, pack_arguments, unpack_error, unpack_value
 from cutline.participant.pickling import Join
-from cutline.participant.submission import Place, Submission
+from cutline.participant.submission import Place, Submission, Taken, Waited
 
 from .births import Births, outcome
 
@@ -222,17 +222,10 @@ class DriverPort:
         body: _InLoop | None,
         answer: Future[Any] | None,
     ) -> None:
-        taken: Future[Any] = Future()
-        room = threading.Event()
-        if answer is not None:
-            # What was not taken has no answer: whoever waits hears the reason.
-            taken.add_done_callback(lambda done: _fail(done, answer))
         generation = body.generation if body is not None else 0
-        if self.runner.is_full and threading.get_ident() != self.runner.ident:
-            # Whoever sends faster than others take waits here, as a source does.
-            taken.add_done_callback(lambda _done: room.set())
-        else:
-            room.set()
+        # Whoever sends faster than others take waits here, as a source does.
+        waits = self.runner.is_full and threading.get_ident() != self.runner.ident
+        taken = Waited(answer) if waits else Taken(answer)
         self.runner.post(
             Submission(
                 kind,
@@ -248,7 +241,8 @@ class DriverPort:
                 carried,
             )
         )
-        room.wait()
+        if waits:
+            taken.wait()
 
     def number(self) -> int:
         """The next question's number."""

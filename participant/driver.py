@@ -31,7 +31,8 @@ from cutline.storage.image import ImageRef
 from .control import pack_control
 from .ingress import IngressLog
 from .messages import encode_ask, encode_tell, unpack_error
-from .runner import Runner, Setup
+from .outcomes import OutcomeRunner
+from .runner import Setup
 from .stability import Stability
 from .submission import Place, Submission, copy, fail
 
@@ -52,7 +53,7 @@ class DriverState:
         self.keys: dict[str, int] = {}
 
 
-class DriverRunner(Runner):
+class DriverRunner(OutcomeRunner):
     """A runner whose messages come from user threads and a log."""
 
     instance: DriverState
@@ -76,7 +77,7 @@ class DriverRunner(Runner):
         self.waiting: dict[int, Future[Any]] = {}
         self.reads: set[int] = set()
         self.applied: set[int] = set()
-        self.spawning: dict[str, Future[Any]] = {}
+        self.spawning: dict[str, Any] = {}
         self.requested: dict[int, Future[Any]] = {}
         self.request_count = 0
         self.nonce = secrets.token_hex(8)
@@ -289,8 +290,8 @@ class DriverRunner(Runner):
         """An answer for whoever waits in this process; the first one wins."""
         self.applied.discard(number)
         future = self.waiting.pop(number, None)
-        if future is not None and not future.done():
-            future.set_result((ok, packed))
+        if future is not None:
+            self.tell(future, (ok, packed))
 
     def await_stable(self, number: int, stable: Future[None]) -> None:
         """Completes `stable` when a committed checkpoint holds the answer of `number`."""
@@ -455,6 +456,7 @@ class DriverRunner(Runner):
 
     def fail_all(self, fault: CutlineError) -> None:
         """Everybody who waits hears that there will be no answer."""
+        self.tell_all()
         self.fault = self.fault or fault
         fail(self.went, self.fault)
         # User threads may add while this goes on; what comes later finds the fault itself.

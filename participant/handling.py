@@ -35,8 +35,15 @@ CHEAP = 0.0001
 MOST_UNTIMED = 16
 
 
-def handle_run(runner: Runner, channel: Incoming, rest: Iterator[list[Any]], *, once: bool = False) -> None:
-    """Handles messages of the oldest frame of `channel`, or one; `rest` are those that were not processed."""
+def handle_run(
+    runner: Runner, channel: Incoming, last: int, rest: Iterator[list[Any]], *, once: bool = False
+) -> None:
+    """Handles messages of the oldest frame of `channel`, or one.
+
+    Args:
+        last: the number of the frame's last message.
+        rest: those that were not processed.
+    """
     desk, now = runner.desk, runner.now
     first = channel.processed + 1
     run = _Run(runner, channel.peer, first)
@@ -46,7 +53,7 @@ def handle_run(runner: Runner, channel: Incoming, rest: Iterator[list[Any]], *, 
     try:
         while run.handle(rest, batch):
             before, read = read, now()
-            if once or read >= until:
+            if once or read >= until or run.sequence > last:
                 return
             batch = min(2 * batch, MOST_UNTIMED) if read - before < CHEAP else 1
         if run.sequence == first:

@@ -136,6 +136,8 @@ class Liaison:
 
     def tick(self) -> None:
         """Dials again when it is time, and asks again for names that were not there yet."""
+        if self.retry_at is None and not self.waiting:
+            return
         now = self.runner.now()
         if self.retry_at is not None and now >= self.retry_at:
             self.dial()

@@ -28,7 +28,9 @@ __all__ = ("AT_ONCE", "BURST", "Carrier", "Lane", "LENGTH", "LONGEST", "StreamLi
 
 LENGTH = struct.Struct("<I")
 LONGEST = 2 * CHUNK  # bytes: no message of ours is longer
-_READ = 256 * 1024
+# Bytes asked for at once. The memory for many is had from the operating system each time, and given back for
+# the few that came: that takes longer than all else that a question costs its receiver's socket.
+_READ_FEW, _READ_MANY = 16 * 1024, 256 * 1024
 AT_ONCE = 32 * 1024  # bytes: payloads up to here are written by their sender
 BURST = 0.0001  # seconds: sends that follow each other faster are left to the I/O thread, many to a message
 
@@ -60,16 +62,19 @@ class Lane:
     __slots__ = (
         "_lock",
         "_part",
+        "_reach",
         "_rest",
         "_size",
         "closing",
         "dead",
         "full",
+        "has_more",
         "left",
         "link",
         "lost",
         "name",
         "outbox",
+        "reading",
         "reassembler",
         "said",
         "socket",
@@ -87,10 +92,14 @@ class Lane:
         self.left = False  # the I/O thread was asked to flush
         self.lost = False  # nothing more can go out
         self.dead = ""  # why nothing more comes
+        # Whoever holds it reads and posts what was read: attendance.py.
+        self.reading = threading.Lock()
         self._lock = threading.Lock()
         self._rest: memoryview | None = None
         self._size = 0
         self._part = b""
+        self._reach = _READ_FEW
+        self.has_more = False  # the last read brought all that was asked for
 
     @property
     def control(self) -> bool:
@@ -182,8 +191,8 @@ class Lane:
         return self.lost or (self.said and self._rest is None)
 
     def hang_up(self) -> None:
-        """In the I/O thread: closes the connection, when nobody writes to it."""
-        with self._lock:
+        """In the I/O thread: closes the connection, when nobody writes to it or reads from it."""
+        with self.reading, self._lock:
             self.lost = True
             if self.socket is not None:
                 self.socket.close()
@@ -194,13 +203,28 @@ class Lane:
     def _settle(self) -> None:
         self.link.transport.settle(self.link)
 
-    # -- in, in the I/O thread -----------------------------------------------------------------------
+    # -- in, by whoever reads ------------------------------------------------------------------------
+
+    def receive(self) -> None:
+        """Reads what has come to a standing link, and posts it; `is_over` tells whether it was the last."""
+        with self.reading:
+            self.has_more = False
+            # Two were woken, and the other one has read the end.
+            if self.is_over:
+                return
+            try:
+                messages = self.read()
+                if messages:
+                    self.take(messages)
+            except WireError as error:
+                text = str(error)
+                self.dead = text if text.startswith("the connection") else f"garbage from the peer: {text}"
 
     def read(self) -> list[bytes] | None:
         """The messages that have come; None if the connection has ended."""
         assert self.socket is not None
         try:
-            came = self.socket.recv(_READ)
+            came = self.socket.recv(self._reach)
         except BlockingIOError:
             return []
         except OSError as error:
@@ -209,6 +233,8 @@ class Lane:
         if not came:
             self.dead = self.dead or "the connection broke"
             return None
+        self.has_more = len(came) == self._reach
+        self._reach = _READ_FEW if len(came) < _READ_FEW else _READ_MANY
         return self.cut(self._part + came if self._part else came)
 
     def cut(self, came: bytes) -> list[bytes]:

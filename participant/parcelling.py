@@ -89,13 +89,14 @@ class Parcelling(Runner):
             link.send(packet)
 
     def _packet(self, event: PacketIn) -> None:
-        if self.parcels.broken and event.link in self.parcels.broken:
+        if self.parcels.has_broken and event.link in self.parcels.broken:
             # What follows a parcel that was not to be had comes again, on another link.
             return
         if self.endpoint is None or not is_parcel_packet(event.payload):
             super()._packet(event)
         elif not self.parcels.arrived(event.payload, self.me, self.setup.run, self.endpoint):
             self.parcels.broken.add(event.link)
+            self.parcels.has_broken = True
             event.link.close()
 
     def be_restored(self, ref: ImageRef, epoch: int, checkpoint: int, floor: int) -> None:

@@ -128,6 +128,8 @@ class Parcels:
         self.waiting: dict[bytes, _In] = {}
         self.fresh: dict[bytes, Held] = {}
         self.broken: weakref.WeakSet[Any] = weakref.WeakSet()
+        # Whether any link ever broke so: to ask the set takes longer than all else here does for a packet.
+        self.has_broken = False
         self._under_way = 0
         # A finalizer may run in the middle of `join` on the same thread.
         self._lock = threading.RLock()

@@ -56,6 +56,8 @@ class LateDesk(ParcelDesk):
     """A desk that takes ObjectRefs as arguments."""
 
     out: list[Any]
+    # Whether such a message was ever sent.
+    has_late = False
 
     def ask(self, target: str, method: str, args: Any, kwargs: Any, options: CallOptions) -> Ref[Any]:
         call = late_call(args, kwargs)
@@ -65,6 +67,7 @@ class LateDesk(ParcelDesk):
         if is_new:
             self.asks[number] = (target, method, [])
             self.out.append((target, LateMessage(number, target, method, call)))
+            self.has_late = True
         return self._load_ref(self.name, number, target, method)
 
     def tell(self, target: str, method: str, args: Any, kwargs: Any, options: CallOptions) -> None:
@@ -75,6 +78,7 @@ class LateDesk(ParcelDesk):
         said = self._packed(target, method, *call.outline())
         if self.active is None or self._number(target, TELL, method, said)[1]:
             self.out.append((target, LateMessage(0, target, method, call)))
+            self.has_late = True
 
 
 class RayRunner(Parcelling):
@@ -92,7 +96,7 @@ class RayRunner(Parcelling):
         return bool(self.late) or super().is_waiting
 
     def release(self, out: list[tuple[str | Member, Any]]) -> None:
-        if self.late or any(type(message) is LateMessage for _, message in out):
+        if self.late or (self.desk.has_late and any(type(message) is LateMessage for _, message in out)):
             free: list[tuple[str | Member, bytes]] = []
             for target, message in out:
                 name = target if isinstance(target, str) else target.name

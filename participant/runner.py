@@ -18,7 +18,6 @@ Phases::
 
 from __future__ import annotations
 
-import queue
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -54,6 +53,7 @@ from .flight import Flight
 from .handle import bound_port
 from .handling import FLUSH_AFTER, handle_run
 from .imaging import revive
+from .inbox import NOTHING, Inbox
 from .liaison import COORDINATOR, Liaison
 from .messages import read_frame
 from .method_table import MethodTable
@@ -69,8 +69,10 @@ from .transport import Drained, LinkDown, LinkRefused, LinkUp, PacketIn, Transpo
 
 __all__ = ("Runner", "Setup")
 
+_FLUSH = Flush()
 
-class Runner(Sending):
+
+class Runner(Inbox, Sending):
     """See the module's head."""
 
     desk_kind = Desk
@@ -86,6 +88,7 @@ class Runner(Sending):
         wall: Callable[[], float] = time.time,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
+        super().__init__()
         self.setup = setup
         self.me = setup.member
         self.blobs = blobs
@@ -95,8 +98,6 @@ class Runner(Sending):
         self.now = now
         self._unbind: Callable[[], None] = lambda: None
         self.purity = Purity(lambda: self.instance, every=setup.check_awaits)
-        self.queue: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        self.called = False
         self.phase = "starting"
         self.tainted = False
         self.ended: str | None = None
@@ -130,11 +131,6 @@ class Runner(Sending):
         self.transport = transport
         self.persister = persister
         self.shutter = Shutter(self, persister)
-
-    def post(self, event: Any) -> None:
-        """Takes an event from any thread."""
-        self.queue.put(event)
-        self.called = True
 
     # -- beginnings ------------------------------------------------------------------------
 
@@ -287,24 +283,16 @@ class Runner(Sending):
             if idle or self.now() - self.last_flush >= FLUSH_AFTER:
                 self.last_flush = self.now()
                 self.peers.set_budgets(endpoint)
-                self.feed(Flush())
+                self.feed(_FLUSH)
                 self.peers.send_acks()
 
     def _take_events(self, wait: float) -> None:
-        # Set again by whatever is put from here on; at worst for nothing.
-        self.called = False
-        try:
-            event = self.queue.get(timeout=wait) if wait > 0 else self.queue.get_nowait()
-        except queue.Empty:
-            return
-        while True:
+        event = self.next_event(wait)
+        while event is not NOTHING:
             self._take(event)
             if self.ended is not None:
                 return
-            try:
-                event = self.queue.get_nowait()
-            except queue.Empty:
-                return
+            event = self.next_event()
 
     def _take(self, event: Any) -> None:
         if isinstance(event, PacketIn):
@@ -408,7 +396,7 @@ class Runner(Sending):
         if self.open_frame is not frame:
             self.open_frame = frame
             self.open_messages = read_frame(frame.body, channel.processed + 1 - frame.first)
-        handle_run(self, channel, self.open_messages, once=self.outbox.overflowing)
+        handle_run(self, channel, frame.last, self.open_messages, once=self.outbox.overflowing)
         if channel.processed == frame.last:
             endpoint.consumed()
 

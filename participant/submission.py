@@ -2,10 +2,62 @@
 
 from __future__ import annotations
 
+import threading
 from concurrent.futures import Future
 from typing import Any, NamedTuple
 
-__all__ = ("Place", "Submission", "fail", "copy")
+__all__ = ("Place", "Submission", "Taken", "Waited", "fail", "copy")
+
+
+class Taken:
+    """What becomes of a submission that nobody waits for: if it is not taken, its answer is the reason.
+
+    It has of `Future` what the runner calls; making one of those takes as long as most of a question.
+    """
+
+    __slots__ = ("_answer", "_is_done")
+
+    def __init__(self, answer: Future[Any] | None) -> None:
+        self._answer = answer
+        self._is_done = False
+
+    def done(self) -> bool:
+        """Whether it is decided."""
+        return self._is_done
+
+    def set_result(self, _nothing: None) -> None:
+        """It counts from now on."""
+        self._is_done = True
+
+    def set_exception(self, error: BaseException) -> None:
+        """It was not taken."""
+        self._is_done = True
+        fail(self._answer, error)
+
+    def wait(self) -> None:
+        """Returns at once."""
+
+
+class Waited(Taken):
+    """What becomes of a submission whose thread goes on when it is decided."""
+
+    __slots__ = ("_decided",)
+
+    def __init__(self, answer: Future[Any] | None) -> None:
+        super().__init__(answer)
+        self._decided = threading.Event()
+
+    def set_result(self, _nothing: None) -> None:
+        super().set_result(None)
+        self._decided.set()
+
+    def set_exception(self, error: BaseException) -> None:
+        super().set_exception(error)
+        self._decided.set()
+
+    def wait(self) -> None:
+        """Until it is decided."""
+        self._decided.wait()
 
 
 class Place(NamedTuple):
@@ -29,7 +81,7 @@ class Submission(NamedTuple):
     durable: bool
     place: Place | None
     generation: int
-    taken: Future[Any]
+    taken: Future[Any] | Taken
     # Own questions whose Refs are among the arguments: somebody may ask for their answers.
     carried: tuple[int, ...] = ()
 
@@ -39,7 +91,7 @@ class Submission(NamedTuple):
         return self.durable and self.place is None and self.kind != "advance"
 
 
-def fail(future: Future[Any] | None, error: BaseException) -> None:
+def fail(future: Future[Any] | Taken | None, error: BaseException) -> None:
     if future is not None and not future.done():
         future.set_exception(error)
 

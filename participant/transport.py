@@ -25,7 +25,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias
+from typing import TYPE_CHECKING, Protocol, TypeAlias
+
+if TYPE_CHECKING:
+    from .attendance import Attendance
 
 __all__ = (
     "CHUNK",
@@ -101,6 +104,10 @@ class Link(Protocol):
 
 class Transport(Protocol):
     """A listener and a dialer. See the module's head for the order of events."""
+
+    @property
+    def attendance(self) -> Attendance | None:
+        """Where the consumer of the events may wait and read, once started; None: it only waits."""
 
     def start(self) -> str:
         """Begin; returns the address others can dial, "" if this transport does not listen.

@@ -135,6 +135,8 @@ class GrpcTransport:
     gRPC thread.
     """
 
+    attendance = None
+
     def __init__(
         self,
         token: str | bytes,

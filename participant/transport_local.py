@@ -217,6 +217,8 @@ class LocalTransport:
     ``listen``: ``local:NAME``, ``local:`` (its own name) or None. Everything else as in GrpcTransport.
     """
 
+    attendance = None
+
     def __init__(
         self,
         hub: LocalHub,

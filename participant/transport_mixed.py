@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from .attendance import Attendance
 from .places import both, nearest
 from .transport import Post
 from .transport_grpc import GrpcTransport
@@ -37,6 +38,10 @@ class MixedTransport:
         except BaseException:
             self._stream.close()
             raise
+
+    @property
+    def attendance(self) -> Attendance | None:
+        return self._stream.attendance
 
     def connect(self, address: str, greeting: bytes, key: object) -> None:
         address = nearest(address)

@@ -9,7 +9,8 @@ head nothing is looked at before the token's digest was compared in constant tim
 that belongs to the user alone.
 
 *Threads.* One per transport, a daemon: it accepts, dials, reads, and writes what a socket did not take from
-the sender at once. It never waits for whoever consumes the events.
+the sender at once. It never waits for whoever consumes the events. While the consumer has nothing to do, it
+reads instead (attendance.py).
 
 *Ends.* A killed process closes its sockets, and the link is down at once. At the exit of this process links
 are ended on purpose; a forked child closes what it has inherited, or nobody would see its parent die.
@@ -33,7 +34,9 @@ from blake3 import blake3
 from cutline.errors import RefusedOption
 
 from .addresses import Reservation, target
+from .attendance import Attendance
 from .io_loop import IoLoop
+from .lane_watch import LaneWatch
 from .lanes import WireError
 from .link_head import (
     HEAD_BYTES,
@@ -101,6 +104,7 @@ class StreamTransport:
         self._reservation: Reservation | None = None
         self._listener: socket.socket | None = None
         self._loop: IoLoop | None = None
+        self._lanes: LaneWatch | None = None
         # By whether they were dialed from here, and the tie: a transport may dial itself.
         self._pairs: dict[tuple[bool, bytes], Pair] = {}
         self._standing: set[StreamLink] = set()
@@ -117,6 +121,7 @@ class StreamTransport:
             self._listener, self._reservation = listen_on(self._listen, _BACKLOG)
             address = SCHEME + self._reservation.bound(0).removeprefix("unix:")
         self._loop = IoLoop(self.name)
+        self._lanes = LaneWatch(self._selector, self._ready, self._came_to_end)
         if self._listener is not None:
             self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
         _living.add(self)
@@ -128,6 +133,15 @@ class StreamTransport:
     def loop(self) -> IoLoop:
         assert self._loop is not None, "start() comes first"
         return self._loop
+
+    @property
+    def lanes(self) -> LaneWatch:
+        assert self._lanes is not None, "start() comes first"
+        return self._lanes
+
+    @property
+    def attendance(self) -> Attendance | None:
+        return self.lanes.attendance
 
     @property
     def _selector(self) -> selectors.BaseSelector:
@@ -161,36 +175,21 @@ class StreamTransport:
             if loop.thread.is_alive():
                 _log.warning("%s: the transport did not end in time; its thread is left behind", self.name)
 
+    def _came_to_end(self, lane: Lane) -> None:
+        """The attendant read it to its end."""
+        self.soon(partial(self._lane_ended, lane))
+
     # -- the I/O thread --------------------------------------------------------------------------------
 
     def watch(self, lane: Lane) -> None:
         """See `link_stream.Carrier`."""
-        if lane.socket is None or lane.socket.fileno() < 0:
-            return
-        wanted = 0 if lane.is_over else selectors.EVENT_READ
-        if lane.full and not lane.lost:
-            wanted |= selectors.EVENT_WRITE
-        known = self._selector.get_map().get(lane.socket)
-        if not wanted:
-            if known is not None:
-                self._selector.unregister(lane.socket)
-        elif known is None:
-            # One that has greeted waits for the other lane.
-            if lane.link in self._standing:
-                self._selector.register(lane.socket, wanted, partial(self._ready, lane))
-        elif known.events != wanted:
-            self._selector.modify(lane.socket, wanted, known.data)
+        # One that has greeted waits for the other lane.
+        self.lanes.look(lane, standing=lane.link in self._standing)
 
     def _ready(self, lane: Lane, mask: int) -> None:
         """A standing lane's socket has something, or room."""
         if mask & selectors.EVENT_READ:
-            try:
-                messages = lane.read()
-                if messages:
-                    lane.take(messages)
-            except WireError as error:
-                text = str(error)
-                lane.dead = text if text.startswith("the connection") else f"garbage from the peer: {text}"
+            lane.receive()
             if lane.is_over:
                 self._lane_ended(lane)
         self._room(lane, mask)
@@ -287,8 +286,7 @@ class StreamTransport:
             return
         lane.dead = lane.dead or CLOSED_HERE
         if connection.fileno() >= 0:
-            if connection in self._selector.get_map():
-                self._selector.unregister(connection)
+            self.lanes.forget(lane)
             lane.hang_up()
 
     # -- accepting -------------------------------------------------------------------------------------
@@ -479,6 +477,7 @@ class StreamTransport:
             return
         for link in list(self._standing):
             self._down(link, CLOSED_HERE)
+        self.lanes.close()
         self.loop.stop()
 
     def forked(self) -> None:
@@ -489,6 +488,7 @@ class StreamTransport:
             for lane in link.lanes:
                 if lane.socket is not None:
                     lane.socket.close()
+        self.lanes.forked()
         self.loop.forked()
 
 

@@ -1,0 +1,59 @@
+"""What has happened and was not looked at: any thread puts it here, the runner's thread takes it.
+
+With nothing to do the runner waits at the `attendance` of its transport, where there is one, and reads its
+packets itself; else for what other threads post.
+"""
+
+from __future__ import annotations
+
+import queue
+from typing import Any
+
+from .attendance import Attendance
+from .transport import Transport
+
+__all__ = ("Inbox", "NOTHING")
+
+NOTHING: Any = object()
+
+
+class Inbox:
+    """The part of `cutline.participant.runner.Runner` that is called from other threads."""
+
+    transport: Transport
+
+    def __init__(self) -> None:
+        self.queue: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        # Whether something was posted since the runner last looked.
+        self.called = False
+        self._attendance: Attendance | None = None
+
+    def post(self, event: Any) -> None:
+        """Takes an event from any thread."""
+        self.queue.put(event)
+        self.called = True
+        if self._attendance is not None:
+            self._attendance.ring()
+
+    def next_event(self, wait: float = 0.0) -> Any:
+        """The oldest event; after so many seconds without one NOTHING, which may come sooner."""
+        try:
+            if wait <= 0 or self._attended(wait):
+                # Set again by whatever is put from here on; at worst for nothing.
+                self.called = False
+                return self.queue.get_nowait()
+            self.called = False
+            self.is_idle()
+            return self.queue.get(timeout=wait)
+        except queue.Empty:
+            return NOTHING
+
+    def _attended(self, wait: float) -> bool:
+        if self._attendance is None:
+            # Set before it is entered: whoever posts without seeing it is seen by `empty`.
+            self._attendance = self.transport.attendance
+        return self._attendance is not None and self._attendance.attend(wait, self.is_idle)
+
+    def is_idle(self) -> bool:
+        """Whether nothing was posted; asked right before waiting."""
+        return self.queue.empty()

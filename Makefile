@@ -9,7 +9,8 @@ CANDIDATES := $(or $(PYTHON),python3 python3.13 python3.12 python3.11 python3.10
 USABLE := import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 10))
 PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check
 
-.PHONY: test test-real test-cluster check demo bench clean test-adoption mutate simulate simulate-scale
+.PHONY: test test-real test-cluster check demo bench clean test-adoption mutate
+.PHONY: simulate simulate-mutants simulate-scale
 .DEFAULT_GOAL := test
 
 test: $(STAMP)
@@ -40,6 +41,10 @@ mutate: $(STAMP)
 RUNS := 1500
 simulate: $(STAMP)
 	$(BIN)/python -m tests.simulation.run --runs $(RUNS)
+
+# Bugs planted in the whole system, one at a time: how many schedules it takes until each shows. Ten minutes.
+simulate-mutants: $(STAMP)
+	$(BIN)/python -m tests.simulation.mutants
 
 # Messages and processor time of a snapshot, from ten to ten thousand participants, and of a frame: a minute.
 simulate-scale: $(STAMP)

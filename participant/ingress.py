@@ -46,7 +46,7 @@ class IngressLog:
         self.last = 0
         made = [folder for folder in (path.parent, *path.parent.parents) if not folder.exists()]
         path.parent.mkdir(parents=True, exist_ok=True)
-        self._lock = _locked(path.with_suffix(".lock"), patience)
+        self._lock = self.lock(path.with_suffix(".lock"), patience)
         try:
             self._file = open(path, "a+b")
             try:
@@ -59,6 +59,10 @@ class IngressLog:
             raise
         for folder in (path.parent, *(folder.parent for folder in made)):
             _sync_folder(folder)
+
+    def lock(self, path: Path, patience: float) -> int:
+        """A descriptor that no other process has while this one lives."""
+        return _locked(path, patience)
 
     def _cut_tail(self) -> None:
         end = 0

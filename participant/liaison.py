@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from cutline.barrier import Endpoint, LocalSnapshot, Member, Open, Spawn
+from cutline.barrier import LocalSnapshot, Member, Open, Spawn
 from cutline.barrier.actions import Report
 from cutline.barrier.events import CoordinatorOpened, Gone, Initiated, Settled, SpawnAnswered, Told
 from cutline.barrier.wire import PROTOCOL, claims_to_doc
@@ -183,7 +183,7 @@ class Liaison:
         if runner.phase != "born":
             return
         snapshot = LocalSnapshot.newborn(doc["newest"], [Open(*entry) for entry in doc["undecided"]])
-        runner.endpoint = Endpoint(runner.me, runner.setup.run, doc["epoch"], snapshot)
+        runner.endpoint = runner.endpoint_kind(runner.me, runner.setup.run, doc["epoch"], snapshot)
         runner.peers.epoch = doc["epoch"]
         runner.skips = skips_from(doc)
         runner.go()

@@ -105,6 +105,7 @@ class Runner(Inbox, Sending):
         self.birth_reason = ""
         # The epoch of the newest restore that was tried.
         self.attempted = -1
+        self.endpoint_kind: Callable[..., Endpoint] = Endpoint
         self.endpoint: Endpoint | None = None
         self.checkpoint = 0
         self.liaison = Liaison(self, coordinator)
@@ -197,7 +198,9 @@ class Runner(Inbox, Sending):
         self.origin = image.header["lineage"]
         self.shutter.adopt(checkpoint, ref, restored, standing)
         snapshot = LocalSnapshot(floor, checkpoint, checkpoint)
-        self.endpoint = Endpoint(self.me, self.setup.run, epoch, snapshot, channels=revived.channels)
+        self.endpoint = self.endpoint_kind(
+            self.me, self.setup.run, epoch, snapshot, channels=revived.channels
+        )
         self.unresolved = revived.unresolved
         self.peers.members = {self.me.name: self.me}
         for peer in (*self.endpoint.outgoing, *self.endpoint.incoming):

@@ -50,6 +50,7 @@ class Node:
         self.called = called or name
         # Messages after which it leaves; 0: never.
         self.term = term
+        self.is_child = name.startswith("c")
         self.peers = peers
         # Those of its birth: a suspended handler is run again with what it read the first time.
         self.first = tuple(peers)
@@ -62,6 +63,7 @@ class Node:
         self.served: list[int] = []
         self.done: list[int] = []
         self.heard: list[int] = []
+        self.quotes: list[int] = []
         self.lot = len(name) * 7919 + sum(map(ord, name))
         # Something large enough to be a region of its own now and then, so that deltas have parts.
         self.ballast = bytearray(weight)
@@ -111,7 +113,7 @@ class Node:
             if number % 2:
                 self._bear(f"c{number}", amount)
             else:
-                self._bear_again(f"c{number}", f"{self.name}'s {number % 4}")
+                self._bear_again(f"c{number}", f"{self.name}'s own")
         elif activity == "echo":
             ref = self._send(to, "echo", number, ask=True)
             ref.then(self.on_echo, number)
@@ -131,7 +133,7 @@ class Node:
 
     def _bear_again(self, booked: str, name: str) -> None:
         """A child under a name that another one may have, or have had: it is asked first."""
-        child = cutline.spawn(name, Node, booked, self.peers, 0, 0, 1 + self._draw(6), name)
+        child = cutline.spawn(name, Node, booked, self.peers, 0, 0, 1 + self._draw(4), name)
         child.booked.remote().then(self.on_child, booked, child, error=self.on_no_child)
 
     def booked(self) -> str:
@@ -142,7 +144,8 @@ class Node:
         """The child is up, or another one has its name."""
         if found == booked:
             self.children = [*self.children, child][-3:]
-            self._tell_child(child)
+            for _ in range(3):
+                self._tell_child(child)
 
     def on_no_child(self, error: Exception, booked: str, child: Handle) -> None:
         """The name was taken, or the child has left."""
@@ -158,6 +161,10 @@ class Node:
     def token(self, sender: str, number: int, ttl: int) -> None:
         """Goes on, sometimes as two."""
         self._hear(sender, number)
+        if self.is_child:
+            # Somebody speaks to one whom it has perhaps not heard of otherwise.
+            peer = self.peers[self._draw(len(self.peers))]
+            peer.quote.remote(number).then(self.on_quote, number)
         if self.children and not self._draw(4):
             self._tell_child(self.children[self._draw(len(self.children))])
         if ttl > 0:
@@ -197,6 +204,11 @@ class Node:
         """The answer came."""
         assert answer == question
         self.heard.append(question)
+
+    def on_quote(self, answer: int, question: int) -> None:
+        """The answer came."""
+        assert answer == question
+        self.quotes.append(question)
 
     # -- straight-line handlers ------------------------------------------------------------
 

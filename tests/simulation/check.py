@@ -8,7 +8,7 @@ followed by the messages that lie in either image.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgpack
 
@@ -22,6 +22,7 @@ from cutline.participant.handle import Handle, Ref
 from cutline.participant.messages import read_frame
 from cutline.participant.restore import restore
 from cutline.storage import CheckpointRow, Lease
+from cutline.storage.blobs import parts_of
 from cutline.storage.image import ImageRef, read_header, read_image
 
 from .actors import BOOKED, Node
@@ -36,6 +37,14 @@ __all__ = ("Checker",)
 MAILBOX_SLACK = 8 * 1024 * 1024
 
 
+class _Departure(NamedTuple):
+    """The books of one that has left, the epoch, and the newest checkpoint it knew of."""
+
+    epoch: int
+    newest: int
+    sent: dict[str, list[int]]
+
+
 class Checker:
     """Watches one town."""
 
@@ -45,7 +54,9 @@ class Checker:
         self.committed: dict[tuple[str, int], CheckpointRow] = {}
         self.in_flight: list[int] = []
         # What those that have departed had sent, by the name in the books; the last departure counts.
-        self.departures: dict[str, dict[str, list[int]]] = {}
+        self.departures: dict[str, _Departure] = {}
+        # To which cut everybody went back, and in which epoch they went on.
+        self.went_back: dict[int, int] = {}
         self.newest_token = 0
         # Whether rows, packets and cuts are looked at, and not only what comes of them.
         self.watching = True
@@ -110,6 +121,8 @@ class Checker:
             )
             if isinstance(instance, Node):
                 nodes[name] = instance
+        departed = {Member(doc["name"], birth) for birth, doc in manifest.channels["departed"]}
+        self._outside(row, tables, births, departed)
         flying = money = 0
         for sender in tables:
             # A newborn that is in no cut yet may have been sent something: it is all in the sender's image.
@@ -127,18 +140,47 @@ class Checker:
         if money != sum(town.program.balances.get(name, 0) for name in nodes):
             raise Violation(f"cut {row.checkpoint}: {money} in all accounts of {sorted(nodes)} and in flight")
 
+    def _outside(
+        self,
+        row: CheckpointRow,
+        tables: Mapping[str, ChannelTable],
+        births: Mapping[str, int],
+        departed: set[Member],
+    ) -> None:
+        """Of what was sent to somebody whom the cut does not have, all is in the sender's image."""
+        for sender, table in tables.items():
+            for peer, out in table.outgoing.items():
+                inside = births.get(peer.name) == peer.birth or peer in departed
+                if out.released and not inside:
+                    raise Violation(
+                        f"cut {row.checkpoint}: {sender} has forgotten {out.released} messages to "
+                        f"{peer.name}, which is outside the cut"
+                    )
+
     def _parents(self, row: CheckpointRow, ref: ImageRef) -> None:
         blobs = self.town.store().blobs
         read_header(blobs, ref)
         for key in ref.chain:
-            place = key.split("/")
-            if not blobs.size(key):
-                raise Violation(f"cut {row.checkpoint} names {place}, which is empty")
+            place = parts_of(key)
+            if place is None or not blobs.size(key):
+                raise Violation(f"cut {row.checkpoint} names {key}, which is empty")
+            if (place.lineage, place.checkpoint) not in self.committed:
+                raise Violation(f"cut {row.checkpoint} builds on {place.checkpoint}, which is none")
 
-    def departed(self, instance: object) -> None:
+    def departed(self, instance: object, epoch: int, newest: int) -> None:
         """A participant takes nothing more, and all it has sent was taken."""
-        if isinstance(instance, Node):
-            self.departures[instance.name] = {peer: list(ids) for peer, ids in instance.sent.items()}
+        if not isinstance(instance, Node):
+            return
+        known = self.departures.get(instance.name)
+        # One that was declared dead may depart in an epoch that is over.
+        if known is None or known.epoch <= epoch:
+            sent = {peer: list(ids) for peer, ids in instance.sent.items()}
+            self.departures[instance.name] = _Departure(epoch, newest, sent)
+
+    def _stands(self, departure: _Departure) -> bool:
+        """Whether no rollback has undone it."""
+        back = [cut for epoch, cut in self.went_back.items() if epoch > departure.epoch]
+        return all(cut > departure.newest for cut in back)
 
     def _channel(self, row: CheckpointRow, sender: Node, receiver: Node, state: list[list[Any]]) -> None:
         flying = [message[3][1] for message in state if message[2] in BOOKED]
@@ -195,6 +237,7 @@ class Checker:
                 raise Violation(f"checkpoint {doc['checkpoint']} is announced as {said}; its row says {fate}")
         elif doc["kind"] == "resume":
             self.resumed.add((town.lineage, doc["epoch"]))
+            self.went_back[doc["epoch"]] = doc["checkpoint"]
             self._all_restored(doc)
         elif doc["kind"] == "born" and doc["undecided"]:
             town.world.hits["join in a snapshot"] += 1
@@ -271,7 +314,8 @@ class Checker:
             if isinstance(state, Node):
                 nodes[process.name] = state
         books = {node.name: node.sent for node in nodes.values()}
-        for sender, sent_by in {**self.departures, **books}.items():
+        gone = {name: each.sent for name, each in self.departures.items() if self._stands(each)}
+        for sender, sent_by in {**gone, **books}.items():
             for b in nodes.values():
                 receiver = b.called
                 sent, got = sent_by.get(receiver, []), b.got.get(sender, [])

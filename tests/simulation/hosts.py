@@ -100,7 +100,7 @@ class Slow(Persister):
     def submit(self, job: PersistJob) -> None:
         world = self._process.world
         self._captured.append(job)
-        slow = world.chance(0.05)
+        slow = world.chance(self._process.town.slow_writes)
         self._process.later(world.span(0.01, 3.0) if slow else world.span(0.001, 0.05), self._first)
 
     def _first(self) -> None:
@@ -143,6 +143,7 @@ class Participant(Process):
             pid=self.pid,
         )
         self.runner = self._build(setup, town.store())
+        self.runner.endpoint_kind = town.endpoint_kind
         self.transport = LocalTransport(
             town.network,
             TOKEN,
@@ -296,6 +297,8 @@ class CoordinatorProcess(Process):
         self.how = how
         self.tries = 0
         self.coordinator: Coordinator | None = None
+        # Whether the program that started it runs beside the one that is there.
+        self.of_second_program = False
         self.transport = LocalTransport(
             town.network, TOKEN, self.post, f"local:{self.name}", self.name, self._welcome
         )
@@ -349,6 +352,8 @@ class CoordinatorProcess(Process):
         made.attach(self.transport, Launcher(self, common, town.folder))
         town.endpoint = self.transport.start()
         town.appointed(self)
+        if not self.alive:
+            return
         if mode == "take_over":
             made.recoverer.take_over()
         elif mode == "resume":

@@ -2,7 +2,8 @@
 
 Everything travels over the product's own links in memory (`transport_local`); here only the moment is chosen.
 A lane keeps its order, as a stream does, but between participants it may do worse: a packet comes twice, or
-after the next one. A broken link loses a suffix. A partition holds up everything between two groups, and
+after the next one; sometimes the link breaks before one that was overtaken is there. A broken link loses a
+suffix. A partition holds up everything between two groups, and
 most of its links break.
 """
 
@@ -29,6 +30,8 @@ class Manners(NamedTuple):
     twice: float
     overtaken: float
     slow: float
+    # How often a link breaks after a packet was overtaken on it, and before that one arrives.
+    breaks: float
 
     @classmethod
     def drawn(cls, world: World) -> Manners:
@@ -40,10 +43,11 @@ class Manners(NamedTuple):
             twice=pick((0.0, 0.0, 0.02, 0.2)),
             overtaken=pick((0.0, 0.0, 0.05, 0.3)),
             slow=pick((0.0, 0.002, 0.02)),
+            breaks=pick((0.0, 0.01, 0.05)),
         )
 
 
-CALM = Manners(0.0001, 0.0005, 0.0, 0.0, 0.0)
+CALM = Manners(0.0001, 0.0005, 0.0, 0.0, 0.0, 0.0)
 
 
 class Network(LocalHub):
@@ -55,6 +59,8 @@ class Network(LocalHub):
         self.manners = manners
         self.apart: frozenset[str] = frozenset()
         self.healed_at = 0.0
+        # Until when a pair is apart.
+        self.pairs: dict[frozenset[str], float] = {}
         # Where a lane is free again: what is sent later arrives later.
         self._free: dict[tuple[str, str, Kind], float] = {}
 
@@ -73,10 +79,15 @@ class Network(LocalHub):
             delay += world.span(0.01, 1.0)
         if self.apart and (ends[0] in self.apart) != (ends[1] in self.apart):
             delay = max(delay, self.healed_at - world.now)
+        if self.pairs:
+            delay = max(delay, self.pairs.get(frozenset(ends), 0.0) - world.now)
         between = kind == "data" or (kind == "control" and not _coordinates(ends))
         if between and manners.overtaken and world.chance(manners.overtaken):
             world.faults["packet overtaken"] += 1
             arrival = world.now + delay + world.span(0.001, 0.1)
+            if kind == "data" and manners.breaks and world.chance(manners.breaks):
+                arrival += world.span(0.01, 0.5)
+                world.after(arrival - world.now - 0.0005, lambda: self._cut_off(ends))
         else:
             lane = (*ends, kind if kind != "down" else "data")
             arrival = max(world.now + delay, self._free.get(lane, 0.0))
@@ -106,11 +117,32 @@ class Network(LocalHub):
         """What is sent from now on travels as usual."""
         self.apart = frozenset()
 
+    def separate(self, pair: frozenset[str], seconds: float) -> None:
+        """Holds up what goes between two, and breaks their links."""
+        self.pairs[pair] = self.world.now + seconds
+        self.world.after(seconds, lambda: self._join(pair))
+        for transport in list(self.listeners.values()):
+            for link in sorted(transport.links, key=repr):
+                if link.peer is not None and {transport.name, link.peer.transport.name} == pair:
+                    link.sever()
+
+    def _join(self, pair: frozenset[str]) -> None:
+        if self.pairs.get(pair, 0.0) <= self.world.now:
+            self.pairs.pop(pair, None)
+
     def sever(self, transport: LocalTransport) -> None:
         """One link of a transport breaks; what is under way on it is lost."""
         links = sorted(transport.links, key=repr)
         if links:
             self.world.rng.choice(links).sever()
+
+    def _cut_off(self, ends: tuple[str, str]) -> None:
+        """The link on which a packet comes too late."""
+        there = self.listeners.get(f"local:{ends[1]}")
+        for link in sorted(there.links, key=repr) if there is not None else ():
+            if link.peer is not None and link.peer.transport.name == ends[0]:
+                self.world.fault("link broken before what was overtaken", *ends)
+                link.sever()
 
     def _break(self, transport: LocalTransport, names: frozenset[str]) -> None:
         here = transport.name in names

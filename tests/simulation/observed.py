@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from cutline.barrier import Endpoint
 from cutline.barrier.actions import Depart, EndpointAction, SendAck
 from cutline.barrier.events import EndpointEvent, FrameArrived, Initiated, Leave, MarkerArrived
 from cutline.participant.parcelling import ParcelDriver, Parcelling
@@ -21,8 +22,10 @@ _BY = {Initiated: "capture by initiate", MarkerArrived: "capture by marker", Fra
 class _Observed(Runner):
     world: World
     fenced_before = 0
+    # What must never be, if it was seen.
+    wrong = ""
     told: Callable[[int, bool], None]
-    departed: Callable[[object], None]
+    departed: Callable[[object, int, int], None]
 
     def feed(self, event: EndpointEvent) -> None:
         endpoint = self.endpoint
@@ -38,12 +41,23 @@ class _Observed(Runner):
             received = channel.received if channel is not None else 0
             if any(mark.last > received for mark in event.marks):
                 hits["marker before data"] += 1
-        super().feed(event)
+        if isinstance(event, FrameArrived) and event.stamp.epoch != endpoint.epoch:
+            self._feed_foreign(event, endpoint)
+        else:
+            super().feed(event)
         if not before and endpoint.due and type(event) in _BY:
             hits[_BY[type(event)]] += 1
         if endpoint.fenced > self.fenced_before:
             hits["packet of another epoch or run refused"] += 1
         self.fenced_before = endpoint.fenced
+
+    def _feed_foreign(self, event: FrameArrived, endpoint: Endpoint) -> None:
+        refused = endpoint.fenced
+        try:
+            super().feed(event)
+        finally:
+            if endpoint.fenced == refused:
+                self.wrong = f"takes a frame of another epoch, {event.stamp.epoch}, in {endpoint.epoch}"
 
     def _take(self, event: Any) -> None:
         if isinstance(event, LinkDown) and self.endpoint is not None and self.phase == "running":
@@ -58,7 +72,9 @@ class _Observed(Runner):
                 self.world.hits["released withheld"] += 1
             elif isinstance(action, Depart):
                 self.world.hits["departure"] += 1
-                self.departed(self.instance)
+                endpoint = self.endpoint
+                assert endpoint is not None
+                self.departed(self.instance, endpoint.epoch, endpoint.snapshot.newest)
         super()._perform(actions)
 
     def captured(self, checkpoint: int) -> None:

@@ -3,7 +3,10 @@
 Each is a small patch that a run without faults does not notice. Those of barrier/ are the ones that its own
 random model is tried with (`tests/barrier/planted.py`); where the check before the commit would refuse the
 cut, that check is planted away as well, so that the wrong cut itself has to be seen. The others are in the
-shells and in storage.
+shells; those of input and storage are in `planted_storage`, which completes the table.
+
+Some mistakes are harmless as long as another guard stands. That guard is then planted away too, and as this
+alone would be noticed, only the *sign* of the mistake itself counts: `SIGNS` has a pattern for the violation.
 """
 
 from __future__ import annotations
@@ -14,36 +17,32 @@ from typing import Any
 import pytest
 
 from cutline.barrier import commit
+from cutline.barrier.actions import Capture
 from cutline.barrier.channel import Incoming
 from cutline.barrier.commit import GlobalCommit
 from cutline.barrier.endpoint import Endpoint
-from cutline.barrier.messages import InPart, Member, Stamp
+from cutline.barrier.messages import ChannelTable, InPart, Member, Stamp
+from cutline.barrier.recovery import Confirmed, Recovery, Restoring, Resume
 from cutline.coordinator.committer import Committer
 from cutline.coordinator.recover import Recoverer
-from cutline.errors import StorageError, StoreFull
-from cutline.participant import desk_image, failures, imaging
+from cutline.errors import StorageError
+from cutline.participant import desk_image, imaging
 from cutline.participant.async_call import AsyncCall
 from cutline.participant.capture import Capturer
 from cutline.participant.desk import Desk
-from cutline.participant.ingress import IngressLog
 from cutline.participant.peers import Peers
 from cutline.participant.persist import write
-from cutline.participant.runner import Runner
 from cutline.participant.shutter import Shutter
-from cutline.storage import Store, collect, image
-from cutline.storage.blobs import parts_of
-from cutline.storage.directory import DirectoryBlobs
+from cutline.storage import Store, image
 from cutline.storage.leases import LeaseTable
 from cutline.storage.memory import MemoryBlobs
 from cutline.storage.sqlite import SqliteCatalog
-from tests.barrier.planted import PLANTED as IN_BARRIER
-from tests.barrier.planted import UNPROVED, check_off
+from tests.barrier.planted_members import PLANTED as IN_BARRIER
+from tests.barrier.planted_members import UNPROVED, check_off
 
-from .disk import SimulatedDisk
 from .hosts import Slow
-from .program import Log
 
-__all__ = ("PLANTED",)
+__all__ = ("PLANTED", "SIGNS", "Patch", "planted")
 
 Patch = pytest.MonkeyPatch
 Plant = Callable[[Patch], None]
@@ -53,7 +52,6 @@ _FROM_BARRIER = (
     "the whole mailbox is recorded",
     "released is not withheld",
     "a channel that opens after the capture does not withhold",
-    "a newborn releases as usual",
     "a channel that opens after the capture carries no mark",
     "id n+1 is captured without n",
     "a frame spans a capture",
@@ -65,7 +63,6 @@ _FROM_BARRIER = (
     "credit is an increment",
     "a link that opens again goes on where the old one stopped",
     "a late marker of a decided id is honoured",
-    "data flows before everybody is restored",
     "a capture inside a frame counts the frame as not handled",
     "a spawn is not in the outbox",
     "a newborn is used before all that was begun before its birth is captured",
@@ -83,30 +80,67 @@ def _of_barrier(name: str) -> Plant:
     return plant
 
 
-PLANTED: dict[str, Plant] = {name: _of_barrier(name) for name in _FROM_BARRIER if name in IN_BARRIER}
+PLANTED: dict[str, Plant] = {name: _of_barrier(name) for name in _FROM_BARRIER}
+SIGNS: dict[str, str] = {}
 
 
-def planted(name: str) -> Callable[[Plant], Plant]:
-    """Registers a patch."""
+def planted(name: str, sign: str = "") -> Callable[[Plant], Plant]:
+    """Registers a patch. `sign`: a pattern that a violation must fit to count."""
 
     def register(function: Plant) -> Plant:
         PLANTED[name] = function
+        if sign:
+            SIGNS[name] = sign
         return function
 
     return register
 
 
+# -- births and recoveries -------------------------------------------------------------------------------
+
+
+@planted("a newborn releases as usual", sign="which is outside the cut")
+def _newborn_releases(patch: Patch) -> None:
+    # Nobody would speak to it before having captured what was begun before its birth.
+    for name in ("a newborn releases as usual", "a newborn does not make its receivers capture"):
+        IN_BARRIER[name](patch)
+    check_off(patch)
+
+
+@planted("data flows before everybody is restored")
+def _data_early(patch: Patch) -> None:
+    real = Recovery.handle
+
+    def handle(self: Recovery, event: Any) -> list[Any]:
+        actions: list[Any] = real(self, event)
+        state = self.state
+        if isinstance(event, Confirmed) and isinstance(state, Restoring) and event.epoch == state.epoch:
+            actions.append(Resume(state.epoch, state.checkpoint, (event.member,)))
+        return actions
+
+    patch.setattr(Recovery, "handle", handle)
+
+
 # -- epochs and links ------------------------------------------------------------------------------------
 
 
-@planted("a newer epoch is accepted")
+@planted("a newer epoch is accepted", sign="of another epoch")
 def _newer_epoch(patch: Patch) -> None:
     def fresh(self: Endpoint, stamp: Stamp) -> bool:
         return stamp.run == self.run and stamp.epoch >= self.epoch and stamp.receiver == self.me
 
     patch.setattr(Endpoint, "_fresh", fresh)
-    # The links of the older epoch would end before the packet comes.
-    _links_survive(patch)
+    real = Peers.up
+
+    def up(self: Peers, event: Any, endpoint: Any) -> Any:
+        # Whoever is of another epoch would be hung up on.
+        epoch, self.epoch = self.epoch, -1
+        try:
+            return real(self, event, endpoint)
+        finally:
+            self.epoch = epoch
+
+    patch.setattr(Peers, "up", up)
 
 
 @planted("links outlive their epoch")
@@ -151,6 +185,29 @@ def _one_missing(patch: Patch) -> None:
         return real(self, event)
 
     patch.setattr(GlobalCommit, "handle", handle)
+
+
+@planted("what was prepared is not checked", sign="^cut ")
+def _unchecked(patch: Patch) -> None:
+    """One image in five has lost what was sent last. The check would refuse such cuts, and only those."""
+    real = Endpoint._at_boundary
+
+    def at_boundary(self: Endpoint, event: Any) -> list[Any]:
+        actions = real(self, event)
+        return [
+            action._replace(channels=_without_last(action.channels))
+            if isinstance(action, Capture) and action.checkpoint % 5 == 3
+            else action
+            for action in actions
+        ]
+
+    patch.setattr(Endpoint, "_at_boundary", at_boundary)
+    check_off(patch)
+
+
+def _without_last(channels: ChannelTable) -> ChannelTable:
+    outgoing = {peer: part._replace(frames=part.frames[:-1]) for peer, part in channels.outgoing.items()}
+    return channels._replace(outgoing=outgoing)
 
 
 @planted("a fate is announced before its row")
@@ -338,134 +395,3 @@ def _calls_forgotten(patch: Patch) -> None:
             desk.calls = held
 
     patch.setattr("cutline.participant.imaging.desk_to_doc", desk_to_doc)
-
-
-# -- input -----------------------------------------------------------------------------------------------
-
-
-@planted("input is delivered before it is durable")
-def _input_early(patch: Patch) -> None:
-    real, after = IngressLog.append, IngressLog.after
-
-    def flush(self: IngressLog) -> None:
-        late, self.late = getattr(self, "late", []), []  # type: ignore[attr-defined]
-        if late:
-            self.last -= len(late)
-            real(self, late)
-
-    def append(self: IngressLog, records: Sequence[Any]) -> int:
-        flush(self)
-        self.late = list(records)  # type: ignore[attr-defined]
-        self.last += len(records)
-        return self.last
-
-    def read(self: IngressLog, index: int) -> Any:
-        flush(self)
-        return after(self, index)
-
-    patch.setattr(IngressLog, "append", append)
-    patch.setattr(IngressLog, "after", read)
-
-
-@planted("a recovery does not replay the log")
-def _no_replay(patch: Patch) -> None:
-    patch.setattr(IngressLog, "after", lambda self, index: [])
-
-
-@planted("a replay begins one record late")
-def _replay_late(patch: Patch) -> None:
-    real = IngressLog.after
-    patch.setattr(IngressLog, "after", lambda self, index: real(self, index + 1))
-
-
-@planted("a replay begins one record early")
-def _replay_early(patch: Patch) -> None:
-    real = IngressLog.after
-    patch.setattr(IngressLog, "after", lambda self, index: real(self, max(0, index - 1)))
-
-
-@planted("a full log passes for a written one")
-def _full_log(patch: Patch) -> None:
-    real = Log.append
-
-    def append(self: Log, records: Any) -> int:
-        try:
-            return real(self, records)
-        except StoreFull:
-            self.last += len(records)
-            return self.last
-
-    patch.setattr(Log, "append", append)
-
-
-# -- storage ---------------------------------------------------------------------------------------------
-
-
-@planted("the collector goes by age")
-def _by_age(patch: Patch) -> None:
-    def dead(state: Any, listed: Sequence[str]) -> list[str]:
-        living: set[str] = set()
-        newest = 0
-        for row in state.rows:
-            newest = max(newest, row.checkpoint)
-            if row.fate == "committed" and not row.condemned:
-                living.update(row.blobs)
-        # What is some checkpoints old, and in no cut, is nobody's.
-        return sorted(
-            key
-            for key in listed
-            if (parts := parts_of(key)) is not None
-            and parts.checkpoint < newest
-            and collect._whole_name(key) not in living
-            and not key.rpartition("/")[2].startswith("manifest")
-        )
-
-    patch.setattr(collect, "_dead", dead)
-
-
-@planted("a folder is synced into its parent once per number")
-def _one_number(patch: Patch) -> None:
-    def step(self: DirectoryBlobs, path: tuple[str, ...], folder: int, make: bool) -> int:
-        if make:
-            self._disk.make_folder(path[-1], folder)
-        below = self._disk.open_folder(path[-1], folder)
-        if make:
-            identity: Any = self._disk.identity(below)
-            if identity not in self._synced:
-                self._disk.sync(folder)
-                self._synced.add(identity)
-        return below
-
-    patch.setattr(DirectoryBlobs, "_step", step)
-
-
-@planted("a blob is named before it is synced")
-def _unsynced(patch: Patch) -> None:
-    real = SimulatedDisk.sync
-
-    def sync(self: SimulatedDisk, fd: int) -> None:
-        node = self._open[fd]
-        if hasattr(node, "names"):
-            real(self, fd)
-
-    patch.setattr(SimulatedDisk, "sync", sync)
-
-
-@planted("a delta may build on what nobody holds")
-def _borrowed(patch: Patch) -> None:
-    patch.setattr(SqliteCatalog, "_check_borrowed", lambda self, connection, row, blobs: None)
-    _by_age(patch)
-
-
-# -- the shell -------------------------------------------------------------------------------------------
-
-
-@planted("a tainted participant goes on")
-def _taint_forgotten(patch: Patch) -> None:
-    real = failures.report
-
-    def report(runner: Runner, *facts: Any) -> None:
-        real(runner, *facts)
-        runner.tainted = False
-
-    patch.setattr(failures, "report", report)

@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from concurrent.futures import Future
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cutline.errors import CutlineError, RolledBack, StoreFull
+from cutline.errors import CutlineError, RolledBack, StoreFull, StoreInUse
 from cutline.participant.classes import name_of
 from cutline.participant.driver import DRIVER, DriverState
 from cutline.participant.handle import Handle
@@ -36,12 +37,22 @@ ACTIVITIES = ("token", "transfer", "stage", "flood", "echo", "shop", "ask", "ref
 
 
 MOST_LABELS = 6
+MOST_CHILDREN = 20
 
 
 class Log(IngressLog):
-    """A log whose disk is sometimes full."""
+    """A log whose disk is sometimes full, and that one living process has at a time."""
 
-    town: Town
+    def __init__(self, town: Town, path: Path, owner: Participant) -> None:
+        self.town, self._owner = town, owner
+        super().__init__(path, patience=0.0)
+
+    def lock(self, path: Path, patience: float) -> int:
+        holder = self.town.log_owner
+        if holder is not None and holder.alive:
+            raise StoreInUse(f"{holder.name} {holder.pid} holds {path.name}", path=path.name)
+        self.town.log_owner = self._owner
+        return super().lock(path, patience)
 
     def append(self, records: Any) -> int:
         if self.town.media.failing():
@@ -61,9 +72,7 @@ class Driver(Participant):
             town,
             {"member": [DRIVER, 0], "launch": "", "run": lineage, "class_name": state, "options": {}},
         )
-        log = Log(town.folder / "ingress" / f"{lineage}.log", patience=0.0)
-        log.town = town
-        self.runner.log = log
+        self.runner.log = Log(town, town.folder / "ingress" / f"{lineage}.log", self)
 
     def _build(self, setup: Setup, store: Store) -> Runner:
         runner = ObservedDriver(
@@ -247,6 +256,25 @@ class Program:
             amount = rng.choice((1, 3, 8))
             taken = self._submit("tell", target, "start", [number, activity, amount])
         self.taken[number] = None
+        taken.add_done_callback(lambda done: self._told(number, done))
+
+    def want_checkpoint(self) -> None:
+        """Asks for one, and does not wait for it."""
+        self.checkpoint()
+
+    def bear(self, target: str, remainder: int) -> None:
+        """A node has a child: an odd one has a name of its own, an even one that of those before it."""
+        driver = self.driver
+        if driver is None or driver.runner.replay or self.children >= MOST_CHILDREN:
+            return
+        if any(name not in driver.runner.known_names for name in self.names):
+            return
+        self.children += 1
+        self.inputs += 1 + ((self.inputs + 1) % 2 != remainder)
+        number = self.inputs
+        self.kinds[number] = "child"
+        self.taken[number] = None
+        taken = self._submit("tell", target, "start", [number, "child", 8])
         taken.add_done_callback(lambda done: self._told(number, done))
 
     def _told(self, number: int, done: Future[Any]) -> None:

@@ -21,6 +21,7 @@ __all__ = ("SITUATIONS", "Summary", "main", "run_many")
 
 # How often a thousand schedules must meet each situation.
 SITUATIONS = {
+    "second program refused": 50,
     "capture by initiate": 2000,
     "capture by marker": 2000,
     "capture by frame": 100,

@@ -60,11 +60,13 @@ class _Faults:
             self.pause_coordinator,
             self.sever,
             self.partition,
+            self.cut_off,
             self.trouble_disk,
             self.trouble_catalog,
             town.cut_power,
+            town.run_twice,
         ]
-        weights = [4, 3, 2, 2, 3, 1, 4, 2, 2, 2, 1]
+        weights = [4, 3, 2, 2, 3, 1, 4, 2, 2, 2, 2, 1, 1]
         # Some schedules see only a few kinds, so that each kind is also met alone.
         self.kinds = kinds
         self.weights = [w if rng.random() < (0.8 if harsh else 0.4) else 0 for w in weights]
@@ -155,6 +157,39 @@ class _Faults:
             self.town.network.part(some, seconds)
             self.world.after(seconds, self.town.network.heal)
 
+    def cut_off(self) -> None:
+        """The coordinator and a participant cannot reach each other; all others can reach both.
+
+        If nothing is under way then, it may be cut off from everybody, so that it does not hear of a
+        checkpoint that begins, but from somebody who is born into it; or one may leave, of which it does not
+        hear, and another one take the name.
+        """
+        process, coordinator = self._someone(), self.town.coordinator
+        if process is None or coordinator is None or coordinator.coordinator is None:
+            return
+        world, program = self.world, self.town.program
+        world.fault("cut off from the coordinator", process.name)
+        pair = frozenset((process.transport.name, coordinator.name))
+        made = coordinator.coordinator
+        if made.commit.undecided or not made.flowing or world.chance(0.2):
+            self.town.network.separate(pair, world.span(0.3, 4.0))
+            return
+        target = world.rng.choice(program.names)
+        if world.chance(0.5):
+            seconds = world.span(1.0, 4.0)
+            for other in self.town.processes():
+                if other is not process:
+                    self.town.network.separate(
+                        frozenset((process.transport.name, other.transport.name)), seconds
+                    )
+            world.after(0.05, program.want_checkpoint)
+            world.after(world.span(0.06, 0.2), lambda: program.bear(target, 1))
+            return
+        program.bear(target, 0)
+        world.after(0.3, lambda: self.town.network.separate(pair, world.span(1.0, 4.0)))
+        for k in range(1, 4):
+            world.after(0.1 + 0.3 * k, lambda: program.bear(target, 0))
+
     def trouble_disk(self) -> None:
         """Writes fail now and then."""
         self.world.fault("disk trouble")
@@ -178,8 +213,8 @@ def run_schedule(
 ) -> Outcome:
     """Runs one schedule to its end. Every process of it lives in this one.
 
-    `happy`: as a test would be that thinks of nothing bad: a quiet network, nobody is lost or born late, a
-    checkpoint when all is at rest, and only the outcome is looked at.
+    `happy`: as a test would be that thinks of nothing bad: network and disk are quiet, nobody is lost or born
+    late, a checkpoint when all is at rest, and only the outcome is looked at.
     """
     outcome = Outcome(seed)
     world = World(seed, trace)
@@ -215,6 +250,7 @@ def run_schedule(
 def _be_happy(town: Town) -> None:
     town.network.manners = CALM
     town.settings["interval"] = None
+    town.slow_writes = 0.0
     town.program.haste, town.program.late, town.program.most_children = 0.0, [], 0
     town.program.weights[ACTIVITIES.index("flaky")] = 0
     town.checker.watching = False

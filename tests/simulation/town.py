@@ -6,10 +6,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from cutline.barrier import Member
+from cutline.barrier import Endpoint, Member
+from cutline.barrier.channel import WINDOW
+from cutline.barrier.endpoint import MAILBOX_BYTES
 from cutline.coordinator.driver_port import DriverPort
 from cutline.coordinator.launch import Ended
-from cutline.errors import StorageError
+from cutline.errors import StorageError, StoreInUse
 from cutline.participant.driver import DRIVER
 from cutline.participant.method_table import MethodTable
 from cutline.storage import DirectoryBlobs, Lease, Owner, SqliteCatalog, Store
@@ -45,6 +47,11 @@ class _Catalog(SqliteCatalog):
         number = super().begin(lease, lineage, **facts)
         self.town.doom("after begun", lease)
         return number
+
+    def abort(self, lease: Lease, lineage: str, checkpoint: int, reason: str, now: float) -> Any:
+        if "prove itself" in reason and self.town.checker.watching:
+            raise Violation(f"checkpoint {checkpoint} is refused: {reason}")
+        return super().abort(lease, lineage, checkpoint, reason, now)
 
     def commit(self, lease: Lease, lineage: str, checkpoint: int, **facts: Any) -> Any:
         self.town.doom("before the row", lease)
@@ -102,6 +109,8 @@ class Town:
         self.given_up: set[str] = set()
         self.coordinators: list[CoordinatorProcess] = []
         self.driver: Driver | None = None
+        # Who has the ingress log: as with a lock of the operating system, until its process ends.
+        self.log_owner: Participant | None = None
         self.dooms: dict[str, float] = {}
         self._pids = self._launched = self._appointed = 0
         Numbers.reset()
@@ -114,8 +123,13 @@ class Town:
             "checkpoint_timeout": pick((2.0, 60.0)),
             "max_deaths": 1000,
         }
+        # Messages that a channel may have under way, and bytes of a mailbox: small ones are often full.
+        self.window = pick((8, 64, WINDOW))
+        self.mailbox_bytes = pick((2_000, MAILBOX_BYTES, MAILBOX_BYTES))
         # Seconds that pass whenever a participant looks at its clock, which it does between messages.
         self.handler_cost = pick((0.005, 0.015, 0.04))
+        # How often an image takes long to become durable.
+        self.slow_writes = 0.05
         self.program = Program(self)
         self.port: Any = None
 
@@ -134,6 +148,10 @@ class Town:
     def store(self) -> Store:
         """What a process opens: blobs of its own on the one disk, and the catalog."""
         return Store("simulated", DirectoryBlobs("/", SimulatedDisk(self.media)), self.catalog, None)
+
+    def endpoint_kind(self, *state: Any, **more: Any) -> Endpoint:
+        """The protocol automaton of a participant, with this town's windows."""
+        return Endpoint(*state, window=self.window, mailbox_bytes=self.mailbox_bytes, **more)
 
     # -- names -----------------------------------------------------------------------------
 
@@ -200,10 +218,22 @@ class Town:
         assert process.coordinator is not None
         self.lineage = process.coordinator.lineage
         self.world.note("coordinates", process.name, "token", process.coordinator.lease.token)
-        if self.driver is None or not self.driver.alive:
-            self.driver = Driver(self, self.lineage)
-            self.port = DriverPort(self.driver.runner)
-            self.driver.begin()
+        if process.of_second_program:
+            try:
+                self._drive()
+            except StoreInUse as error:
+                # The second program ends with this error; the first one starts a coordinator when it can.
+                self.world.note("the second program ends", error)
+                self.world.hits["second program refused"] += 1
+                process.crash()
+                self.replace()
+        elif self.driver is None or not self.driver.alive:
+            self._drive()
+
+    def _drive(self) -> None:
+        self.driver = Driver(self, self.lineage)
+        self.port = DriverPort(self.driver.runner)
+        self.driver.begin()
 
     def guard(self, process: CoordinatorProcess, what: Any) -> None:
         """A coordinator that fails is a process that ends; another one takes its place."""
@@ -275,6 +305,18 @@ class Town:
         self.driver = None
         self.appoint({}, self.world.span(0.1, 1.0))
 
+    def run_twice(self) -> None:
+        """The program stands still, its coordinator has ended, and somebody runs it again."""
+        driver = self.program.driver
+        if driver is None:
+            return
+        self.world.fault("program run twice")
+        if self.coordinator is not None:
+            self.coordinator.crash()
+        driver.pause(self.world.span(0.3, 5.0))
+        self.appoint({}, self.world.span(0.1, 1.0))
+        self.coordinators[-1].of_second_program = True
+
     def ended(self, process: Participant, how: str) -> None:
         """A participant's process has ended: the operating system tells its coordinators."""
         self.world.note("ended", process.name, how)
@@ -310,6 +352,9 @@ class Town:
     def stepped(self, process: Participant) -> None:
         """A participant has taken a step."""
         runner = process.runner
+        assert isinstance(runner, (ObservedRunner, ObservedDriver))
+        if runner.wrong:
+            raise Violation(f"{process.name} {runner.wrong}")
         if runner.phase == "broken":
             raise Violation(f"{process.name} broke: {runner.failure}")
         self.checker.buffers(process)
@@ -362,9 +407,11 @@ def describe(town: Town) -> str:
     for each in [*town.participants(), *([town.driver] if town.driver else [])]:
         runner = each.runner
         endpoint = runner.endpoint
+        desk = runner.desk if runner.phase != "starting" else None
         lines.append(
             f"{each.name} alive {each.alive} {runner.phase} unresolved {list(runner.unresolved)} calls "
-            f"{list(runner.desk.calls)} asks {list(runner.desk.asks)[:9]} queue {runner.queue.qsize()}"
+            f"{list(desk.calls) if desk else ''} asks {list(desk.asks)[:9] if desk else ''} "
+            f"queue {runner.queue.qsize()}"
         )
         if endpoint is not None:
             ends: dict[Member, Any] = {

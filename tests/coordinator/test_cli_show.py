@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from cutline.errors import RefusedOption
 from cutline.storage import open_store
 from tests.coordinator.test_cli_store import asked, folder, own_pack, place, rows, run
 from tests.storage.cast import SYSTEM, Scene
+from tests.system.living import small_disk
 
 __all__ = ("folder",)
 
@@ -121,3 +123,24 @@ def test_tree(folder: Path) -> None:
     text = run("tree", "-s", folder)
     assert f"{first['lineage']}: 4 checkpoints, 1 to 4" in text and "labelled kept (2)" in text
     assert re.search(rf"└── {second['lineage']}: 1 checkpoints.* from 2", text.replace("\n", " "))
+
+
+def test_on_a_disk_that_is_read_only(tmp_path: Path) -> None:
+    """What reads works; what would write says what it cannot write, and changes nothing."""
+    with small_disk(tmp_path / "disk", "size=16m") as disk:
+        with open_store(disk / "s", create=True) as store:
+            scene = Scene.new(store)
+            for n in range(3):
+                scene.cut({"a": {"x": str(n)}}, full=True)
+            store.catalog.release_lease(scene.lease)
+        subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
+        for verb in (["verify"], ["du"], ["tree"], ["diff", "1", "2", "-n", SYSTEM]):
+            asked(*verb, "-s", disk / "s")
+        assert len(asked("gc", "-s", disk / "s", "--keep-last", 1, "--dry-run")[SYSTEM]["given_up"]) == 2
+        asked("export", "newest", tmp_path / "e", "-s", disk / "s", "-n", SYSTEM)
+        for verb in (["gc", "--keep-last", "1"], ["import", str(tmp_path / "e")]):
+            assert f"cannot write {disk}" in run(*verb, "-s", disk / "s", status=1)
+        assert f"cannot write {disk}" in run(
+            "export", "1", disk / "e", "-s", disk / "s", "-n", SYSTEM, status=1
+        )
+        assert len(asked("verify", "-s", disk / "s")[SYSTEM]["whole"]) == 3

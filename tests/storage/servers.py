@@ -227,6 +227,8 @@ def s3_server() -> Iterator[S3]:
         ports = dict(zip((*names, *more), _free_ports(8), strict=True))
         argv = [found, "server", f"-dir={folder / 'data'}", "-ip=127.0.0.1", "-ip.bind=127.0.0.1", "-s3"]
         argv += [f"-s3.config={folder / 's3.json'}", "-s3.autoCreateBucket=false", "-s3.port.iceberg=0"]
+        # Its other ports are fixed, and two sessions on one machine must not meet.
+        argv += ["-s3.port.lance=0"]
         argv += ["-s3.iam=false", "-volume.max=30", "-master.volumeSizeLimitMB=64"]
         argv += ["-master.telemetry=false", "-master.electionTimeout=500ms", "-master.raftBootstrap"]
         argv += ["-master.heartbeatInterval=100ms", *(f"-{name}={port}" for name, port in ports.items())]

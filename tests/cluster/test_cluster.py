@@ -175,31 +175,28 @@ def test_participants_without_coordinator_and_driver_end_themselves(made: Any, t
 
 
 @cutline.actor(num_cpus=0.1)
-class SlowToBuild:
-    """Its constructor takes its time, as that of one who loads a model does."""
+class BuiltTogether:
+    """Its constructor returns when all of its kind are in theirs."""
 
-    def __init__(self, seconds: float) -> None:
-        began = time.time()
-        time.sleep(seconds)
-        self.built = (began, time.time())
+    def __init__(self, folder: str, name: str, count: int) -> None:
+        self.called = name
+        Path(folder, name).touch()
+        _until(lambda: len(os.listdir(folder)) == count, f"{count} constructors at once")
 
-    def when(self) -> tuple[float, float]:
-        """When the constructor ran."""
-        return self.built
+    def name(self) -> str:
+        """Who it is."""
+        return self.called
 
 
 def test_eight_participants_are_built_at_the_same_time(made: Any, tmp_path: Path) -> None:
-    kind: Any = SlowToBuild
-    seconds, count = 6.0, 8
-    with cutline.start(tmp_path, name="side-by-side", interval=None, quiet=True) as system:
+    kind: Any = BuiltTogether
+    names = [f"slow{k}" for k in range(8)]
+    folder = tmp_path / "building"
+    folder.mkdir()
+    with cutline.start(tmp_path / "store", name="side-by-side", interval=None, quiet=True) as system:
         began = time.monotonic()
-        some = [kind.options(name=f"slow{k}").remote(seconds) for k in range(count)]
-        assert time.monotonic() - began < seconds, "making waits for nobody"
+        # Making one waits for nobody: the first could not be up before the last is made.
+        some = [kind.options(name=name).remote(str(folder), name, len(names)) for name in names]
         system.ready(some)
-        elapsed = time.monotonic() - began
-        times = cutline.get([one.when.remote() for one in some])
-    assert elapsed < count * seconds / 2, f"{count} took {elapsed:.1f} s"
-    assert max(start for start, _ in times) < min(end for _, end in times), (
-        "all were being built at one moment"
-    )
-    print(f"{count} participants that take {seconds} s each were up after {elapsed:.1f} s")
+        print(f"{len(names)} participants were up after {time.monotonic() - began:.1f} s")
+        assert cutline.get([one.name.remote() for one in some]) == names

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,6 +14,8 @@ from cutline.errors import BelowHorizon, StoreInUse
 from cutline.storage import CheckpointRow, Owner, open_store
 from cutline.storage.export import export_cut
 from cutline.storage.importing import claim_source, import_cut, open_export
+from cutline.storage.retention import Policy
+from cutline.storage.tending import gc
 from tests.system.actors import Pourer, Taker
 from tests.system.living import again, comes_to
 
@@ -114,10 +117,15 @@ def test_a_copy_goes_on_elsewhere_as_a_fork(made: Path, tmp_path: Path) -> None:
         assert pourer.pour.remote(7).result() == 3 * POURED + 7
         comes_to(lambda: taker.taken.remote().result(), 3 * POURED + 7, "what is poured in the copy")
         assert taker.in_order.remote().result()
-        assert system.checkpoint() > copy.checkpoint
+        assert copy.checkpoint < system.checkpoint() < system.checkpoint()
+        # Collected from outside, under the lease of the coordinator, which goes on.
+        with open_store(tmp_path / "there", create=False) as there:
+            assert gc(there, "copy", Policy(1), time.time())[1].given_up
+        kept = system.checkpoint()
     with open_store(tmp_path / "there", create=False) as there:
         assert [line.origin for line in there.catalog.lineages("copy")] == [None, copy.place]
         assert there.verify("copy").faults == []
+        assert there.catalog.find("copy", "newest").checkpoint >= kept
     # The source was told, and does not go on by itself.
     with pytest.raises(StoreInUse, match=f"goes on in a copy.*{export.doc['export']}"):
         cutline.start(tmp_path / "source", interval=None, quiet=True)

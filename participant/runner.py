@@ -256,12 +256,12 @@ class Runner(Inbox, Sending):
                 wait = min(wait, timer - self.wall())
             if self.peers.acks:
                 wait = min(wait, self.peers.ack_at - self.now())
+            if self.peers.retries:
+                wait = min(wait, min(self.peers.retries.values()) - self.now())
         if self.liaison.retry_at is not None:
             wait = min(wait, self.liaison.retry_at - self.now())
         if self.liaison.waiting:
             wait = min(wait, self.liaison.ask_again_at - self.now())
-        if self.peers.retries:
-            wait = min(wait, min(self.peers.retries.values()) - self.now())
         return max(0.0, wait)
 
     def _has_work(self) -> bool:

@@ -224,6 +224,22 @@ def test_one_resumes_long_before_the_other(town: Town) -> None:
     assert heard(b) == [1]
 
 
+def test_who_waits_to_be_resumed_does_not_spin_for_a_link_that_it_cannot_dial_yet(town: Town) -> None:
+    """The coordinator may be out of reach for long; what is due in a running system must wait as well."""
+    a, b = two(town)
+    tell(a, "b", "hear", 1)
+    town.settle()
+    number = town.checkpoint()
+    town.roll_back(number)
+    town.settle()
+    for runner, peer in ((a, b), (b, a)):
+        assert runner.phase == "restored"
+        runner.peers.retries[peer.me] = runner.now() - 1.0
+        runner.peers.acks[peer.me] = b""
+        runner.step(0.0)
+        assert runner._patience() > 0.0
+
+
 def test_a_restore_that_fails_leaves_nobody_running_without_a_state(town: Town) -> None:
     a, b = two(town, Shy)
     number = town.checkpoint()

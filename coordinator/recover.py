@@ -163,9 +163,9 @@ class Recoverer:
         record = self._mourn(seat)
         if self.gathering or c.halted is not None:
             return
-        if record is not None and record.sender is not None and self._kills_again(seat, record, how):
+        if record is not None and record.sender is not None and self._kills_again(seat, record, event):
             return
-        if self._is_used_up(seat):
+        if self._is_used_up(seat, event):
             self._halt(
                 seat,
                 f"{seat.member.name!r} was lost ({how}), and its max_restarts={seat.options['max_restarts']} "
@@ -194,13 +194,14 @@ class Recoverer:
         self.last_commit, seat.deaths = self.c.committed, 1
         return True
 
-    def _is_used_up(self, seat: Seat) -> bool:
+    def _is_used_up(self, seat: Seat, event: Ended) -> bool:
         """Whether the participant has been lost more often than its option `max_restarts` allows."""
         c = self.c
         most = seat.options.get("max_restarts")
         if most is None or most < 0:
             return False
-        return c.catalog.count_failure(c.lease, c.lineage, f"restart:{seat.member.name}") > int(most)
+        key = f"restart:{seat.member.name}"
+        return c.catalog.count_failure(c.lease, c.lineage, key, event.launch) > int(most)
 
     def _died_at_birth(self, seat: Seat, how: str) -> bool:
         if seat.member not in self.c.nursery.births:
@@ -212,12 +213,15 @@ class Recoverer:
         self.c.nursery.died(seat, text)
         return True
 
-    def _kills_again(self, seat: Seat, record: Any, how: str) -> bool:
+    def _kills_again(self, seat: Seat, record: Any, event: Ended) -> bool:
         c = self.c
         key = f"kill:{seat.member.name}:{record.sender.name}:{record.sender.birth}:{record.sequence}"
         retries = seat.options.get("max_task_retries")
         most = KILLS if retries is None else retries + 1
-        if retries == -1 or (count := c.catalog.count_failure(c.lease, c.lineage, key)) < most:
+        if retries == -1:
+            return False
+        count = c.catalog.count_failure(c.lease, c.lineage, key, event.launch)
+        if count < most:
             return False
         if seat.options.get("on_error") == "dead_letter":
             # What it said is not known, only its place: the one in hand each time.
@@ -226,7 +230,7 @@ class Recoverer:
         self._halt(
             seat,
             f"message {record.sequence} from {record.sender.name!r} has ended the process of "
-            f"{seat.member.name!r} {count} times ({how}); mend the handler, or give the participant "
+            f"{seat.member.name!r} {count} times ({event.how}); mend the handler, or give the participant "
             "on_error='dead_letter'",
         )
         return True
@@ -253,7 +257,8 @@ class Recoverer:
             c.halt(text, doc["error"], seat.member.name)
             return
         key = f"raise:{seat.member.name}:{sender}:{birth}:{sequence}"
-        count = c.catalog.count_failure(c.lease, c.lineage, key)
+        # It is told until it is heard, and stands still meanwhile: it fails once in an epoch.
+        count = c.catalog.count_failure(c.lease, c.lineage, key, f"{doc['epoch']}")
         limit = int(seat.options.get("retries", RETRIES))
         if policy == "dead_letter" and count <= DEAD_LETTER_TRIES:
             self.skips.append([seat.member.name, sender, birth, sequence, doc["digest"]])

@@ -222,11 +222,16 @@ class Catalog(Protocol):
 
     def remove_member(self, lease: Lease, lineage: str, name: str) -> None: ...
 
-    def count_failure(self, lease: Lease, lineage: str, key: str) -> int:
-        """One more failure of ``key``; returns how many there were. No rollback undoes it."""
+    def count_failure(self, lease: Lease, lineage: str, key: str, occurrence: str = "") -> int:
+        """One more failure of ``key``; returns how many there were. No rollback undoes it.
+
+        Whoever does not hear the answer asks again: what has the same ``occurrence`` counts once.
+        """
         ...
 
-    def failures(self, lineage: str) -> dict[str, int]: ...
+    def failures(self, lineage: str) -> dict[str, int]:
+        """The counts by key, for people."""
+        ...
 
     def pin(self, lease: Lease, lineage: str, checkpoint: int, label: str) -> None:
         """Labels a committed cut: it stays until unpinned. Raises DuplicateLabel, CheckpointNotFound."""

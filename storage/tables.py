@@ -35,6 +35,8 @@ __all__ = ("CATALOG_FORMAT", "TableCatalog", "check_meta")
 
 CATALOG_FORMAT = 1
 _PUT_MEMBER = upsert("members", ("lineage", "name"), ("birth", "doc", "seal"))
+# Between the key of a failure and the one time of it that a row stands for.
+_OCCURRENCE = "\x1f"
 _PUT_FAILURE = upsert("failures", ("lineage", "key"), ("count", "seal"))
 
 
@@ -415,19 +417,25 @@ class TableCatalog(Filling):
             connection.execute("DELETE FROM members WHERE lineage = ? AND name = ?", (lineage, name))
 
     @verb
-    def count_failure(self, lease: Lease, lineage: str, key: str) -> int:
+    def count_failure(self, lease: Lease, lineage: str, key: str, occurrence: str = "") -> int:
         with self.database.writing() as connection:
             self._leases.fence(connection, lease)
             self._lineage(connection, lineage, lease)
-            count = self._failures(connection, lineage).get(key, 0) + 1
-            values = (lineage, key, count)
-            connection.execute(_PUT_FAILURE, (*values, seal(*values)))
+            known = self._failures(connection, lineage)
+            told = f"{key}{_OCCURRENCE}{occurrence}"
+            if occurrence and told in known:
+                return known[key]
+            count = known.get(key, 0) + 1
+            rows = [(lineage, key, count), (lineage, told, 1)]
+            for values in rows if occurrence else rows[:1]:
+                connection.execute(_PUT_FAILURE, (*values, seal(*values)))
         return count
 
     @verb
     def failures(self, lineage: str) -> dict[str, int]:
         with self.database.reading() as connection:
-            return self._failures(connection, lineage)
+            known = self._failures(connection, lineage)
+        return {key: count for key, count in known.items() if _OCCURRENCE not in key}
 
     def _failures(self, connection: Connection, lineage: str) -> dict[str, int]:
         counts = {}

@@ -430,6 +430,14 @@ class CatalogTests(FillingTests):
         assert [catalog.count_failure(lease, line, key) for key in "aba"] == [1, 1, 2]
         assert catalog.failures(line) == {"a": 2, "b": 1}
 
+    def test_a_failure_that_is_told_twice_counts_once(
+        self, catalog: Catalog, lease: Lease, line: str
+    ) -> None:
+        told = [("a", "x"), ("a", "x"), ("b", "x"), ("a", "y"), ("a", "x"), ("a", ""), ("a", "")]
+        counts = [catalog.count_failure(lease, line, key, occurrence) for key, occurrence in told]
+        assert counts == [1, 1, 1, 2, 2, 3, 4]
+        assert catalog.failures(line) == {"a": 4, "b": 1}
+
     def test_a_cut_borrows_only_from_living_cuts(self, catalog: Catalog, lease: Lease, line: str) -> None:
         def key(checkpoint: int) -> str:
             return f"s/{line}/0/{checkpoint}/p.pack"

@@ -156,6 +156,27 @@ def test_a_program_that_does_not_fit_halts(city: City) -> None:
     assert city.c.halted is not None and "ClassMissing" in city.c.halted["text"]
 
 
+def test_a_failure_that_every_new_coordinator_is_told_of_counts_once(
+    city: City, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail() -> None:
+        key = {"policy": "retry", "key": ["driver", 0, 1], "digest": None, "method": "m", "text": "no"}
+        city.say("a", "failed", error=b"\x80\x05N.", **key)
+
+    with monkeypatch.context() as patch:
+        # As if each coordinator died before the epoch rose.
+        patch.setattr(city.c.recoverer, "recover", lambda reason: None)
+        for _ in range(6):
+            fail()
+    assert city.c.halted is None
+    for _ in range(3):
+        fail()
+        confirm(city, "a", "b", "driver")
+        assert city.c.halted is None and city.c.flowing
+    fail()
+    assert city.c.halted is not None and ", 4 times" in city.c.halted["text"]
+
+
 def test_a_catalog_that_is_away_only_delays_a_recovery(city: City, monkeypatch: pytest.MonkeyPatch) -> None:
     def away(*_: Any) -> int:
         raise StoreFull("no room")

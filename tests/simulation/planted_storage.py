@@ -12,7 +12,6 @@ from cutline.participant.runner import Runner
 from cutline.storage import collect
 from cutline.storage.blobs import parts_of
 from cutline.storage.directory import DirectoryBlobs
-from cutline.storage.sqlite import SqliteCatalog
 
 from .disk import SimulatedDisk
 from .planted import PLANTED, SIGNS, Patch, planted
@@ -140,12 +139,6 @@ def _unsynced(patch: Patch) -> None:
             real(self, fd)
 
     patch.setattr(SimulatedDisk, "sync", sync)
-
-
-@planted("a delta may build on what nobody holds")
-def _borrowed(patch: Patch) -> None:
-    patch.setattr(SqliteCatalog, "_check_borrowed", lambda self, connection, row, blobs: None)
-    _by_age(patch)
 
 
 # -- the shell -------------------------------------------------------------------------------------------

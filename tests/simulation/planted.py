@@ -153,13 +153,13 @@ def _links_survive(patch: Patch) -> None:
     patch.setattr(Peers, "new_epoch", new_epoch)
 
 
-@planted("one that is first heard of between two attempts of a recovery is left behind")
+@planted("one that has confirmed an older attempt of a recovery is left behind")
 def _left_behind(patch: Patch) -> None:
     real = Recoverer._bring_back
 
     def bring_back(self: Recoverer, member: Member) -> None:
         seat = self.c.roster.get(member.name)
-        if seat is None or seat.link is None or seat.phase in ("running", "restoring", "restored"):
+        if seat is None or seat.link is None or seat.phase != "restored":
             real(self, member)
 
     patch.setattr(Recoverer, "_bring_back", bring_back)

@@ -82,8 +82,9 @@ class Outgoing:
             end.frames.append(frame)
         if end.sent != part.last:
             raise ChannelBroken(f"to {peer.name}: the image ends at {end.sent}, its mark is {part.last}")
-        # The limit is renewed by the receiver's first ack; until then the window counts from what it has.
-        end.limit = part.released + window
+        # How much of what it has the receiver has handled, its first ack tells: it may be a whole window
+        # behind, and would get one more at each recovery. Who has had nothing sends no ack.
+        end.limit = part.released or window
         return end
 
     def push(self, messages: Sequence[bytes]) -> None:

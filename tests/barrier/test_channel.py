@@ -272,16 +272,44 @@ def test_a_restored_sender_sends_what_its_image_holds() -> None:
     before.acked(Positions(1, 1, WINDOW))
     part = before.captured(4, True)
     end = Outgoing.restored(B, part, window=8)
-    assert (end.sent, end.released, end.received, end.transmitted, end.limit) == (4, 1, 1, 1, 9)
+    assert (end.sent, end.released, end.received, end.transmitted, end.limit) == (4, 1, 1, 1, 1)
     assert (end.digest, end.released_digest) == (before.digest, before.released_digest)
     assert (end.frame_bytes, end.marks, end.linked) == (3, {}, False)
     end.link_opened()
-    assert ranges(end.transmit()) == [(2, 3), (4, 4)]
+    # What it holds may have been sent on top of a full window: the receiver says how much it takes.
+    assert end.transmit() == []
+    end.acked(Positions(1, 1, 3))
+    assert ranges(end.transmit()) == [(2, 3)]
+    end.acked(Positions(3, 3, 8))
+    assert ranges(end.transmit()) == [(4, 4)]
     end.push([b"n"])
     end.cut()
     before.push([b"n"])
     before.cut()
     assert end.frames[-1] == before.frames[-1]
+
+
+def test_a_restored_sender_that_nobody_has_heard_has_a_window() -> None:
+    """Its receiver is not in the cut, and has nothing to acknowledge."""
+    part = sender(1, 2, 1).captured(4, True)
+    end = Outgoing.restored(B, part, window=3)
+    end.link_opened()
+    assert (end.limit, ranges(end.transmit())) == (3, [(1, 1), (2, 3)])
+
+
+def test_recoveries_one_after_the_other_fill_no_mailbox_beyond_its_window() -> None:
+    """The receiver handles nothing between them."""
+    there, here = Outgoing(B, window=4), Incoming(A, window=4)
+    there.push([b"m"] * 20)
+    there.cut()
+    for _ in range(5):
+        there.link_opened()
+        there.acked(here.positions(True))
+        for frame in there.transmit():
+            here.arrived(frame)
+        here_part, there_part = here.captured(1), there.captured(1, True)
+        there, here = Outgoing.restored(B, there_part, 4), Incoming.restored(A, here_part, 4)
+        assert here.received <= here.processed + here.window
 
 
 def test_a_restored_sender_needs_frames_without_a_gap() -> None:

@@ -280,7 +280,7 @@ class Checker:
         if endpoint is None:
             return
         for channel in endpoint.incoming.values():
-            if channel.peer != endpoint.me and channel.received > channel.processed + 2 * channel.window:
+            if channel.peer != endpoint.me and channel.received > channel.processed + channel.window:
                 raise Violation(f"{process.name} holds {channel.received - channel.processed} messages")
         if endpoint.queued_bytes > endpoint.mailbox_bytes + MAILBOX_SLACK:
             raise Violation(f"{process.name} has {endpoint.queued_bytes} bytes in its mailbox")

@@ -13,6 +13,7 @@ import os
 import platform
 import sys
 from collections.abc import Sequence
+from contextlib import redirect_stdout
 from importlib import import_module, metadata
 from pathlib import Path
 from typing import Any
@@ -72,7 +73,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     rows: list[Row] = []
     for name in wanted:
-        found: Row | list[Row] = import_module(f"bench.bench_{name}").measure()
+        with redirect_stdout(sys.stderr):
+            # Ray prints of processes that die, on the standard output, which is the document's.
+            found: Row | list[Row] = import_module(f"bench.bench_{name}").measure()
         for row in found if isinstance(found, list) else [found]:
             rows.append(row)
             if not options.json:

@@ -147,7 +147,8 @@ def rebuild(
         console.print(text, markup=False, highlight=False)
     for text in (*(f"left out: {text}" for text in found.left_out), *found.damaged):
         console.print(f"  {text}", markup=False, highlight=False, soft_wrap=True)
-    console.print("labels given or taken later, failure counts and horizons were not recorded", markup=False)
+    lost = "labels given or taken later, failure counts, claims of copies and horizons"
+    console.print(f"{lost} were not recorded", markup=False)
 
 
 def _refuse_a_living_owner(folder: Path) -> None:

@@ -37,6 +37,8 @@ SPARE = "@spare"
 SETTLED_AFTER = 2.0
 # Seconds until another one is tried where one has died.
 _AGAIN_AFTER = 10.0
+# Seconds until the next connection is taken where one could not be.
+_REFUSED_FOR = 0.1
 # Seconds that a spare may take to say who it is, and to read its document.
 _PATIENCE = 5.0
 
@@ -81,6 +83,7 @@ class Spares:
         self._due: float | None = None
         self._path = str(folder / f"{secrets.token_hex(6)}.sock")
         self._listener: socket.socket | None = None
+        self._closed = False
 
     def expect(self, options: Mapping[str, Any]) -> None:
         """Somebody with these options is being started, which comes first, and may be lost one day."""
@@ -114,28 +117,43 @@ class Spares:
         return sorted(free, key=lambda entry: entry[1].connection is None)
 
     def _start(self, wanted: Mapping[str, Any]) -> None:
+        if self._closed:
+            return
         if self._listener is None:
-            self._listener = socket.socket(socket.AF_UNIX)
-            self._listener.bind(self._path)
-            self._listener.listen()
-            threading.Thread(
-                target=self._accept, args=(self._listener,), name="cutline-spares", daemon=True
-            ).start()
+            self._listener = self._listen()
         launch = secrets.token_hex(LAUNCH_BYTES // 2)
         # First, because it may be up before `start_host` has returned.
-        self._spares[launch] = _Spare(wanted)
+        with self._lock:
+            self._spares[launch] = _Spare(wanted)
         try:
             self._start_host(wanted, launch, self._path)
         except SpawnFailed:
-            del self._spares[launch]
+            with self._lock:
+                del self._spares[launch]
             raise
+
+    def _listen(self) -> socket.socket:
+        listener = socket.socket(socket.AF_UNIX)
+        try:
+            listener.bind(self._path)
+            listener.listen()
+        except OSError:
+            listener.close()
+            raise
+        threading.Thread(target=self._accept, args=(listener,), name="cutline-spares", daemon=True).start()
+        return listener
 
     def _accept(self, listener: socket.socket) -> None:
         while True:
             try:
                 connection, _ = listener.accept()
-            except OSError:
-                return
+            except OSError as error:
+                if self._closed:
+                    return
+                # Out of descriptors, say. Who stands in the queue would wait for ever if nobody went on.
+                _log.info("who stands by could not be let in: %s", error)
+                time.sleep(_REFUSED_FOR)
+                continue
             connection.settimeout(_PATIENCE)
             try:
                 launch = received(connection, LAUNCH_BYTES).decode("ascii", "replace")
@@ -197,8 +215,10 @@ class Spares:
 
     def close(self) -> None:
         """Ends those that stand by."""
-        self.count = 0
-        listener, self._listener = self._listener, None
+        with self._starting:
+            self.count = 0
+            self._closed = True
+            listener, self._listener = self._listener, None
         if listener is not None:
             # Wakes the thread that accepts; closing alone would not.
             listener.shutdown(socket.SHUT_RDWR)

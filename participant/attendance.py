@@ -40,11 +40,12 @@ class Attendance:
     """For one attendant at a time. `add`, `remove` and `close` are the keeper's; `ring` is anybody's.
 
     Args:
-        ended: called by the attendant with a lane that came to its end.
+        give_back: called by the attendant with a lane that the keeper has to look at: it came to its end, or
+            there is more than the attendant reads at once.
     """
 
-    def __init__(self, ended: Callable[[Lane], None]) -> None:
-        self._ended = ended
+    def __init__(self, give_back: Callable[[Lane], None]) -> None:
+        self._give_back = give_back
         self._epoll = select.epoll()
         self._bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         # Once per ringing: nobody has to read it, which would be a system call and a chance to lose the
@@ -88,14 +89,15 @@ class Attendance:
         return True
 
     def _read(self, lane: Lane) -> None:
-        # To its end, or nearly: of what is left, which may lie there for a whole handler, nobody is told.
+        # To its end, since the kernel tells nobody else of what is left; more than so much is the keeper's.
         for _ in range(_ROUNDS):
             lane.receive()
             if not lane.has_more:
                 break
         if lane.is_over:
             self.remove(lane)
-            self._ended(lane)
+        if lane.is_over or lane.has_more:
+            self._give_back(lane)
 
     def add(self, lane: Lane) -> None:
         """Reads it here from now on; the keeper registers it for itself afterwards."""

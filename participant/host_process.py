@@ -11,8 +11,8 @@ import logging
 import os
 import sys
 import threading
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -31,11 +31,12 @@ from .messages import pack_error, unpack_arguments
 from .method_table import MethodTable
 from .parcelling import Parcelling
 from .persist import Persister
-from .places import far_end, folder_here, machine_id, network_address
+from .places import far_end, machine_id, network_address
 from .processes import process_started
 from .program import install_program
 from .runner import Runner, Setup
 from .sabotage import sabotage
+from .scratch import RUN, let_go, make_folder
 from .spill import Spill
 from .transport_mixed import MixedTransport
 
@@ -62,36 +63,39 @@ def serve(raw: bytes, kind: type[Runner] = Parcelling, node: str = "", host: str
     spec = msgpack.unpackb(raw, strict_map_key=False)
     sys.setswitchinterval(min(SWITCH_SECONDS, sys.getswitchinterval()))
     install_program(spec["program"])
-    runner = build(spec, kind, node, host)
-    begin(runner, spec)
-    runner.address = runner.transport.start()
-    stop_beat = start_beat(runner)
-    try:
-        reason = runner.run()
-    finally:
-        stop_beat()
-        runner.transport.close()
-        if spec["machine"] != machine_id():
-            _clear_away(spec)
+    with _private_folder(spec) as folder:
+        runner = build(spec, kind, node, host, folder)
+        begin(runner, spec)
+        runner.address = runner.transport.start()
+        stop_beat = start_beat(runner)
+        try:
+            reason = runner.run()
+        finally:
+            stop_beat()
+            runner.transport.close()
     _log.debug("%s ends: %s", runner.me.name, reason)
     return 0
 
 
-def _clear_away(spec: Mapping[str, Any]) -> None:
-    """On the coordinator's machine whoever ends the system does; here the last participant to go."""
-    flight = _flight(spec)
-    flight.unlink(missing_ok=True)
-    with suppress(OSError):  # others still live in it
-        flight.parent.rmdir()
+@contextmanager
+def _private_folder(spec: Mapping[str, Any]) -> Iterator[Path]:
+    """Where this process's socket and recorder are: with the run's others, or in a folder of its own.
+
+    On another machine the run has no folder, and to make one of that name would be to trust whoever has read
+    the name and made it first.
+    """
+    if spec["machine"] == machine_id():
+        yield Path(spec["flight"]).parent
+        return
+    folder = make_folder(RUN)
+    try:
+        yield Path(folder)
+    finally:
+        let_go(folder, remove=True)
 
 
-def _flight(spec: Mapping[str, Any]) -> Path:
-    flight = Path(spec["flight"])
-    return folder_here(flight.parent, spec["machine"]) / flight.name
-
-
-def build(spec: Mapping[str, Any], kind: type[Runner] = Parcelling, node: str = "", host: str = "") -> Runner:
-    """The runner of a launch document, with its transport and persister."""
+def build(spec: Mapping[str, Any], kind: type[Runner], node: str, host: str, private: Path) -> Runner:
+    """The runner of a launch document, with its transport and persister; its socket is in `private`."""
     member = Member(*spec["member"])
     setup = Setup(
         system=spec["system"],
@@ -133,12 +137,12 @@ def build(spec: Mapping[str, Any], kind: type[Runner] = Parcelling, node: str = 
             node=node,
         )
     blobs = open_blobs(spec["store"])
-    flight = _flight(spec)
-    runner = kind(setup, blobs, coordinator, flight=Flight(flight), classes=MethodTable())
+    flight = Flight(private / Path(spec["flight"]).name)
+    runner = kind(setup, blobs, coordinator, flight=flight, classes=MethodTable())
     transport = MixedTransport(
         token,
         runner.post,
-        f"unix:{flight.parent / spec['launch']}.sock",
+        f"unix:{private / spec['launch']}.sock",
         member.name,
         greeting=lambda: runner.peers.greeting(),
         network=network_address(TLS, host) if host and far_end(known) else None,

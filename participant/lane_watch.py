@@ -25,14 +25,14 @@ class LaneWatch:
         self,
         selector: selectors.BaseSelector,
         ready: Callable[[Lane, int], None],
-        ended: Callable[[Lane], None],
+        give_back: Callable[[Lane], None],
     ) -> None:
         self._selector = selector
         self._ready = ready
         self.attendance: Attendance | None = None
         self._epoll: select.epoll | None = None
         if CAN_ATTEND and isinstance(selector, selectors.EpollSelector):
-            self.attendance = Attendance(ended)
+            self.attendance = Attendance(give_back)
             # A descriptor of its own for the same epoll: `selectors` knows no exclusive registrations.
             self._epoll = select.epoll.fromfd(os.dup(selector.fileno()))
 

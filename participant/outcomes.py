@@ -7,7 +7,8 @@ before it waits; after a step that did not wait and may be followed by another, 
 
 from __future__ import annotations
 
-from concurrent.futures import Future
+from concurrent.futures import Future, InvalidStateError
+from contextlib import suppress
 from typing import Any
 
 from .runner import Runner
@@ -35,7 +36,8 @@ class OutcomeRunner(Runner):
         while self._untold:
             untold, self._untold = self._untold, []
             for future, outcome in untold:
-                if not future.done():
+                # Whoever waits may have given it up, at any moment.
+                with suppress(InvalidStateError):
                     future.set_result(outcome)
 
     def step(self, wait: float) -> None:

@@ -12,7 +12,6 @@ import functools
 import hashlib
 import os
 import platform
-import tempfile
 import uuid
 from pathlib import Path
 
@@ -20,7 +19,7 @@ from cutline.errors import RefusedOption
 
 from .addresses import TLS
 
-__all__ = ("both", "far_end", "folder_here", "machine_id", "nearest", "network_address")
+__all__ = ("both", "far_end", "machine_id", "nearest", "network_address")
 
 _BETWEEN = "|"
 
@@ -55,15 +54,6 @@ def network_address(listen: str, host: str) -> str | None:
             address=listen,
         )
     return f"{TLS}[{host}]:0" if ":" in host else f"{TLS}{host}:0"
-
-
-def folder_here(folder: Path, machine: str) -> Path:
-    """The folder of a run's sockets on this machine, if `folder` is that of `machine`; made if need be."""
-    if machine == machine_id():
-        return folder
-    here = Path(tempfile.gettempdir()) / folder.name
-    here.mkdir(mode=0o700, exist_ok=True)
-    return here
 
 
 def both(near: str, far: str) -> str:

@@ -121,7 +121,7 @@ class StreamTransport:
             self._listener, self._reservation = listen_on(self._listen, _BACKLOG)
             address = SCHEME + self._reservation.bound(0).removeprefix("unix:")
         self._loop = IoLoop(self.name)
-        self._lanes = LaneWatch(self._selector, self._ready, self._came_to_end)
+        self._lanes = LaneWatch(self._selector, self._ready, self._given_back)
         if self._listener is not None:
             self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
         _living.add(self)
@@ -163,11 +163,9 @@ class StreamTransport:
         self.loop.soon(call)
 
     def close(self) -> None:
-        loop = self._loop
-        if self._closed or loop is None or loop.pid != os.getpid():
-            self._closed = True
+        loop, was_closed, self._closed = self._loop, self._closed, True
+        if was_closed or loop is None or loop.pid != os.getpid():
             return
-        self._closed = True
         atexit.unregister(self.close)
         loop.soon(self._shut_down)
         if loop.thread is not threading.current_thread():
@@ -175,9 +173,13 @@ class StreamTransport:
             if loop.thread.is_alive():
                 _log.warning("%s: the transport did not end in time; its thread is left behind", self.name)
 
-    def _came_to_end(self, lane: Lane) -> None:
-        """The attendant read it to its end."""
-        self.soon(partial(self._lane_ended, lane))
+    def _given_back(self, lane: Lane) -> None:
+        self.soon(partial(self._go_on, lane))
+
+    def _go_on(self, lane: Lane) -> None:
+        self._ready(lane, selectors.EVENT_READ)
+        if lane.has_more:
+            self._given_back(lane)
 
     # -- the I/O thread --------------------------------------------------------------------------------
 
@@ -281,11 +283,10 @@ class StreamTransport:
         pair.refused(reason)
 
     def _drop(self, lane: Lane) -> None:
-        connection = lane.socket
-        if connection is None:
+        if lane.socket is None:
             return
         lane.dead = lane.dead or CLOSED_HERE
-        if connection.fileno() >= 0:
+        if lane.socket.fileno() >= 0:
             self.lanes.forget(lane)
             lane.hang_up()
 
@@ -483,11 +484,10 @@ class StreamTransport:
     def forked(self) -> None:
         """In a forked child: lets go of what belongs to the parent."""
         self._closed = True
-        # Those of a link that comes about belong to it too, and are not all in the selector.
-        for link in (*self._standing, *(pair.link for pair in self._pairs.values())):
-            for lane in link.lanes:
-                if lane.socket is not None:
-                    lane.socket.close()
+        coming = [pair.link for pair in self._pairs.values()]
+        for lane in [lane for link in (*self._standing, *coming) for lane in link.lanes]:
+            if lane.socket is not None:
+                lane.socket.close()
         self.lanes.forked()
         self.loop.forked()
 

@@ -40,7 +40,7 @@ from .disk import meaning
 from .export import EXPORT_FORMAT, FIELDS, HEAD, HEAD_FILE, MAGIC, pack_file
 from .image import ImageRef, check_image
 from .manifest import Manifest, MemberImage
-from .owners import Owner
+from .owners import IMPORTING, Owner
 from .store import Store
 
 __all__ = ("Export", "claim_source", "claimed_by", "import_cut", "open_export")
@@ -177,7 +177,7 @@ def import_cut(
     """
     system = check_name(name if name is not None else export.system, "system")
     moment = time.time() if now is None else now
-    owner = dataclasses.replace(Owner.here("cutline import"), driver_pid=0)
+    owner = dataclasses.replace(Owner.here(IMPORTING), driver_pid=0)
     lease = store.catalog.acquire_lease(system, owner, _HOLD, moment)
     made: list[str] = []
     try:

@@ -2,7 +2,7 @@
 
 A record proves that its checkpoint was committed and repeats the row. What had no record is not there
 again: undecided checkpoints, cuts whose record was not written yet, lineages without a cut, labels that
-were given or taken later, counts of failures, horizons. Each manifest that is left out is named.
+were given or taken later, counts of failures, claims, horizons. Each manifest that is left out is named.
 
 Ids, births and epochs that the lost catalog gave out and that left no trace must not be given out again:
 all go on `LEAP` above what is found, and lease tokens above any that there was.

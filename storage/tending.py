@@ -14,12 +14,12 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from cutline.errors import CheckpointNotFound, Corrupt, StorageError
+from cutline.errors import CheckpointNotFound, Corrupt, StorageError, StoreInUse
 
 from .blobs import encode_name, record_key
 from .catalog import CheckpointRow, Lease
 from .collect import Plan, Swept, plan
-from .owners import Owner, is_dead
+from .owners import IMPORTING, Owner, is_dead
 from .retention import Policy
 from .store import Store
 
@@ -36,9 +36,20 @@ def lease_beside(
     """The lease of a system: that of its living owner, or one taken for the moment.
 
     One that seems to have run out is not taken over: by which clock, cannot be told from outside.
+
+    Raises:
+        StoreInUse: something is being imported. What is written of it is in no lineage yet, and would pass
+            for what an import has left that died.
     """
     held = store.catalog.held_lease(system)
     if held is not None and not dead(held.owner):
+        if held.owner.what == IMPORTING:
+            raise StoreInUse(
+                f"{held.owner} is importing into system {system!r} of {store.url}: wait until that has "
+                "ended. Nothing was changed",
+                system=system,
+                owner=held.owner.to_doc(),
+            )
         yield held
         return
     # No driver: who starts the system meanwhile takes it for an owner on its way out, and waits.

@@ -192,3 +192,29 @@ def test_a_host_that_cannot_be_started_is_tried_again_later(stage: Stage) -> Non
     assert stage.started == []
     # Somebody was started since, so that may be over.
     assert stage.comes_up() == stage.started[0]
+
+
+def test_a_connection_that_cannot_be_taken_ends_nothing(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Out of descriptors, say: whoever stands in the queue is let in when there are some again."""
+    real, failures = socket.socket.accept, [OSError(24, "Too many open files")] * 2
+
+    def accept(self: socket.socket) -> Any:
+        if failures:
+            raise failures.pop()
+        return real(self)
+
+    monkeypatch.setattr(socket.socket, "accept", accept)
+    launch = stage.comes_up()
+    assert not failures
+    assert stage.spares.take(PLAIN, doc) == launch
+    comes_to(lambda: stage.heard, {launch: doc(launch)}, "the document")
+
+
+def test_nobody_is_asked_to_stand_by_after_the_end(stage: Stage) -> None:
+    stage.spares.expect(PLAIN)
+    stage.spares.close()
+    stage.spares.count = 1
+    stage.spares.tend()
+    assert stage.started == []

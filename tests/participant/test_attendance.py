@@ -169,3 +169,24 @@ def test_a_peer_that_breaks_off_under_the_attendant(
     assert here.await_event(PacketIn).payload == b"last"
     down = here.await_event(LinkDown)
     assert down.link is mine and down.reason == "the connection broke"
+
+
+class Full:
+    """A lane that always has more."""
+
+    is_over = False
+    has_more = True
+    reads = 0
+
+    def receive(self) -> None:
+        self.reads += 1
+
+
+def test_what_the_attendant_leaves_is_read_by_the_keeper() -> None:
+    """The kernel tells nobody of it, and a consumer that always has work does not attend again."""
+    lane: Any = Full()
+    left: list[Any] = []
+    attendance = Attendance(left.append)
+    attendance._read(lane)
+    assert left == [lane] and lane.reads > 1
+    attendance.close()

@@ -10,8 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cutline.errors import RefusedOption
+from cutline.errors import BlobNotFound, RefusedOption, StoreInUse
 from cutline.storage import CheckpointRow, open_store
+from cutline.storage.blobs import encode_name
+from cutline.storage.owners import IMPORTING, Owner
 from cutline.storage.retention import Policy, expendable
 from cutline.storage.tending import costs, gc, lease_beside, planned
 from tests.storage.cast import SYSTEM, Scene
@@ -150,6 +152,24 @@ def test_gc_takes_over_from_the_dead_and_lets_go(tmp_path: Path) -> None:
             assert lease.token == scene.lease.token + 1
             assert lease.owner.driver_pid == 0 and "gc" in str(lease.owner)
         assert store.catalog.held_lease(SYSTEM) is None
+
+
+def test_gc_waits_for_an_import_to_end(tmp_path: Path) -> None:
+    """What an import has written is in no lineage before it is whole, and would pass for a dead one's."""
+    with open_store(tmp_path, create=True) as store:
+        scene = Scene.new(store)
+        scene.cut(state(0))
+        store.catalog.release_lease(scene.lease)
+        lease = store.catalog.acquire_lease(SYSTEM, Owner.here(IMPORTING), 60.0, 0.0)
+        key = f"{encode_name(SYSTEM)}/import-1/0/1/a-1.pack"
+        store.blobs.create(key, [b"half of it"])
+        with pytest.raises(StoreInUse, match="cutline import.*wait until"):
+            gc(store, SYSTEM, Policy(1), 0.0)
+        assert store.blobs.size(key) == 10
+        store.catalog.release_lease(lease)
+        gc(store, SYSTEM, Policy(1), 0.0)
+        with pytest.raises(BlobNotFound):
+            store.blobs.size(key)
 
 
 def test_gc_reads_before_it_gives_up_the_last_whole_one(tmp_path: Path) -> None:

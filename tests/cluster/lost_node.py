@@ -20,6 +20,7 @@ import sys
 import tempfile
 import threading
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,10 +29,13 @@ from cutline.coordinator.ray_nodes import own_node
 from cutline.errors import CutlineError
 from tests.cluster.machines import SEAT, cluster, node_of
 from tests.programs.ring import SIZE, Ring, again, ask_until_kept, connect, judge
+from tests.system.living import until
 
 __all__ = ("Holder", "main")
 
+
 _PATIENCE = 60.0
+_until = partial(until, timeout=_PATIENCE)
 
 
 @cutline.actor(resources={SEAT: 1}, scheduling_strategy="SPREAD")
@@ -42,16 +46,6 @@ class Holder(Ring):
         """Returns when the file is gone."""
         while Path(path).exists():
             time.sleep(0.01)
-
-
-def _until(found: Any, what: str) -> Any:
-    deadline = time.monotonic() + _PATIENCE
-    while time.monotonic() < deadline:
-        outcome = found()
-        if outcome:
-            return outcome
-        time.sleep(0.02)
-    raise TimeoutError(f"waited {_PATIENCE:.0f} s for: {what}")
 
 
 def lose_a_node(made: Any, system: Any, ring: dict[str, Any], folder: Path) -> dict[str, Any]:

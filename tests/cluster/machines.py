@@ -21,7 +21,7 @@ from ray.cluster_utils import Cluster
 
 from tests.programs.ring import again
 
-__all__ = ("SEAT", "blind_node", "cannot_unshare", "cluster", "node_of")
+__all__ = ("SEAT", "blind_node", "cannot_unshare", "cluster", "end_process", "node_of")
 
 # What participants ask for, so that Ray spreads them over nodes that have it.
 SEAT = "seat"
@@ -45,6 +45,16 @@ def cluster(*, nodes: int, seats: int = 4) -> Iterator[Any]:
     finally:
         ray.shutdown()
         made.shutdown()
+
+
+def end_process(process: subprocess.Popen[bytes]) -> None:
+    """Asks it to end, and makes it."""
+    process.terminate()
+    try:
+        process.wait(20)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
 
 
 def node_of(system: Any, name: str) -> str:
@@ -78,9 +88,4 @@ def blind_node(address: str, folder: Path, resources: str) -> Iterator[None]:
     try:
         yield
     finally:
-        process.terminate()
-        try:
-            process.wait(20)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+        end_process(process)

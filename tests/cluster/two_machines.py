@@ -26,6 +26,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -35,12 +36,12 @@ import cutline
 from cutline.coordinator.ray_nodes import alive_nodes, own_node
 from cutline.participant.endpoint_file import read_endpoint
 from cutline.participant.places import far_end
-from tests.cluster.machines import SEAT, node_of
+from tests.cluster.machines import SEAT, end_process, node_of
 from tests.programs.ring import SIZE, Ring, again, ask_until_kept, connect, judge
+from tests.system.living import until
 
 __all__ = ("main",)
 
-_PATIENCE = 90.0
 # A machine that is switched off says nothing; Ray finds out by asking, and asks more often here.
 _SOON = {
     "RAY_health_check_initial_delay_ms": "1000",
@@ -49,6 +50,10 @@ _SOON = {
     "RAY_health_check_failure_threshold": "3",
 }
 _STORE = 80 * 1024 * 1024
+
+
+_PATIENCE = 90.0
+_until = partial(until, timeout=_PATIENCE)
 
 
 @cutline.actor(resources={SEAT: 1}, scheduling_strategy="SPREAD")
@@ -64,15 +69,6 @@ def _ray(address: str, *options: str) -> list[str]:
     own = [f"--node-ip-address={address}", "--num-cpus=2", f"--object-store-memory={_STORE}"]
     resources = f"--resources={json.dumps({SEAT: SIZE})}"
     return [sys.executable, "-m", "ray.scripts.scripts", "start", "--block", *own, resources, *options]
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    process.terminate()
-    try:
-        process.wait(20)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
 
 
 class Machine(NamedTuple):
@@ -109,7 +105,7 @@ def _machine(net: str) -> Iterator[Machine]:
         yield Machine(holder, inside)
     finally:
         # The cable goes with the namespace.
-        _end(holder)
+        end_process(holder)
 
 
 @contextmanager
@@ -124,11 +120,11 @@ def two_machines(folder: Path) -> Iterator[Machine]:
         port = free.getsockname()[1]
     with _machine(net) as machine, ExitStack() as started:
         head = _ray(f"{net}.1", "--head", f"--port={port}", "--include-dashboard=false")
-        started.callback(_end, subprocess.Popen(head, env=environment, **quiet))
+        started.callback(end_process, subprocess.Popen(head, env=environment, **quiet))
         _answers(f"{net}.1", port)
         there = (*machine.inside, *_ray(f"{net}.2", f"--address={net}.1:{port}"))
         elsewhere = {**environment, "TMPDIR": str(folder)}
-        started.callback(_end, subprocess.Popen(there, env=elsewhere, **quiet))
+        started.callback(end_process, subprocess.Popen(there, env=elsewhere, **quiet))
         ray.init(address=f"{net}.1:{port}", _node_ip_address=f"{net}.1", log_to_driver=False)
         started.callback(ray.shutdown)
         _until(lambda: len(alive_nodes()) == 2, "the other machine")
@@ -143,16 +139,6 @@ def _answers(host: str, port: int) -> None:
     _until(connected, "the head node")
     # Its port answers before it takes nodes.
     time.sleep(2.0)
-
-
-def _until(found: Any, what: str) -> Any:
-    deadline = time.monotonic() + _PATIENCE
-    while time.monotonic() < deadline:
-        outcome = found()
-        if outcome:
-            return outcome
-        time.sleep(0.05)
-    raise TimeoutError(f"waited {_PATIENCE:.0f} s for: {what}")
 
 
 def _recovered(system: Any) -> int:

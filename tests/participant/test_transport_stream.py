@@ -152,14 +152,20 @@ def test_greetings_larger_than_a_socket_takes(make_end: MakeEnd) -> None:
         client.transport.connect(server.address, b"g" * (CHUNK + 1), "key")
 
 
-def test_a_greeting_goes_on_after_the_verdict(
-    make_end: MakeEnd, raw: list[socket.socket], tmp_path: Path
-) -> None:
+def listener_at(path: Path, raw: list[socket.socket]) -> socket.socket:
+    """Somebody else's; it is closed with those of `raw`."""
     listener = socket.socket(socket.AF_UNIX)
     raw.append(listener)
     listener.settimeout(SOON)
-    listener.bind(str(tmp_path / "s"))
+    listener.bind(str(path))
     listener.listen()
+    return listener
+
+
+def test_a_greeting_goes_on_after_the_verdict(
+    make_end: MakeEnd, raw: list[socket.socket], tmp_path: Path
+) -> None:
+    listener = listener_at(tmp_path / "s", raw)
     client = make_end()
     client.transport.connect(f"stream:{tmp_path / 's'}", b"g" * CHUNK, "key")
     lanes = [listener.accept()[0] for _ in range(2)]
@@ -383,11 +389,7 @@ time.sleep(600)
 def test_a_forked_child_keeps_nothing_that_was_about_to_be_a_link(
     make_end: MakeEnd, raw: list[socket.socket], tmp_path: Path
 ) -> None:
-    listener = socket.socket(socket.AF_UNIX)
-    raw.append(listener)
-    listener.settimeout(SOON)
-    listener.bind(str(tmp_path / "s"))
-    listener.listen()
+    listener = listener_at(tmp_path / "s", raw)
     parent = subprocess.Popen(
         [sys.executable, "-c", FORKING_EARLY, f"stream:{tmp_path / 's'}"],
         stdin=subprocess.PIPE,

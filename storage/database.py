@@ -14,6 +14,7 @@ import contextlib
 import os
 import sqlite3
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TypeVar
@@ -26,7 +27,25 @@ __all__ = ("Database",)
 
 Told = TypeVar("Told")
 _WAIT_MS = 30_000
+_AGAIN = 0.005
 _DAMAGE = ("malformed", "not a database", "no such table", "no such column", "unsupported file format")
+
+
+def _write_ahead(connection: sqlite3.Connection) -> str:
+    """The mode of the file's journal after asking for a write-ahead log.
+
+    Two who turn a new file's mode at once each hold what the other needs; SQLite then refuses one at once and
+    does not wait, whatever the time-out (sqlite.org/c3ref/busy_handler.html).
+    """
+    last = time.monotonic() + _WAIT_MS / 1000
+    while True:
+        try:
+            (mode,) = connection.execute("PRAGMA journal_mode=WAL").fetchone()
+            return str(mode)
+        except sqlite3.OperationalError as error:
+            if "locked" not in str(error) or time.monotonic() > last:
+                raise
+        time.sleep(_AGAIN)
 
 
 class Database:
@@ -94,8 +113,7 @@ class Database:
             return sqlite3.connect(self.path, isolation_level=None, check_same_thread=False)
         connection = self._file("mode=rw")
         try:
-            (mode,) = connection.execute("PRAGMA journal_mode=WAL").fetchone()
-            if mode != "wal":
+            if _write_ahead(connection) != "wal":
                 raise StorageError(
                     f"{self.path}: this file system cannot hold a SQLite write-ahead log; put the store on a"
                     " local disk",

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import os
 import sqlite3
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -123,3 +125,16 @@ def test_a_file_that_is_no_database(tmp_path: Path) -> None:
     catalog = SqliteCatalog(tmp_path / "c.sqlite")
     with pytest.raises(Corrupt, match="c.sqlite"):
         catalog.store_id()
+
+
+def test_a_new_file_is_opened_while_another_sets_it_up(tmp_path: Path) -> None:
+    """SQLite does not wait there by itself: turning the journal's mode is refused at once."""
+    path = tmp_path / "c.sqlite"
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None, check_same_thread=False)) as other:
+        other.execute("CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL)")
+        other.execute("BEGIN IMMEDIATE")
+        done = threading.Timer(0.2, other.execute, ("COMMIT",))
+        done.start()
+        with contextlib.closing(SqliteCatalog.create(path, "id")) as made:
+            assert made.store_id() == "id"
+        done.join()

@@ -10,7 +10,7 @@ USABLE := import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 10))
 PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check
 
 .PHONY: test test-real test-cluster check demo bench clean test-adoption mutate
-.PHONY: simulate simulate-mutants simulate-scale
+.PHONY: test-crash simulate simulate-mutants simulate-scale
 .DEFAULT_GOAL := test
 
 test: $(STAMP)
@@ -36,6 +36,11 @@ test-adoption: $(STAMP)
 # Every condition of barrier/ turned round and every statement left out, one at a time: two minutes.
 mutate: $(STAMP)
 	$(BIN)/python -m tests.mutate
+
+# A power cut and a death at every operation on files of a commit, a collection, an export and an import, and the
+# same at every request to PostgreSQL and S3 where both can be had. Needs a C compiler (cc).
+test-crash: $(STAMP)
+	$(BIN)/python -m tests.crash
 
 # Random schedules of the whole system, simulated: make simulate RUNS=20000
 RUNS := 1500

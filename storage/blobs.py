@@ -95,8 +95,12 @@ class BlobStore(Protocol):
         """
         ...
 
-    def delete(self, key: str) -> None:
-        """Removes a blob, whole or unfinished; no error if there is none. Idempotent."""
+    def delete(self, key: str, *, durable: bool = False) -> None:
+        """Removes a blob, whole or unfinished; no error if there is none. Idempotent.
+
+        A power cut may bring it back, unless ``durable``: then it is gone for good when this returns, also
+        where somebody else had removed it.
+        """
         ...
 
 

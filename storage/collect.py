@@ -11,7 +11,8 @@ Decided by the catalog alone, never by age:
    again and finished.
 
 A commit record goes before its manifest, and that before the packs: a catalog that is made again from
-records (`rebuild`) must not take a cut that is half gone for one that is damaged.
+records (`rebuild`) must not take a cut that is half gone for one that is damaged. The record is gone for
+good before the others go: a power cut may bring back any name whose removal was not synced.
 
 Why that is safe: a writer writes blobs of undecided ids only, and those stay. A cut may borrow blobs of
 other checkpoints only from living cuts, which the transaction of its commit checks. So what is dead in one
@@ -35,6 +36,8 @@ __all__ = ("IMPORTED", "Plan", "Swept", "plan", "sweep")
 
 # How the names of lineages begin that were read from an export.
 IMPORTED = "import-"
+
+_RECORD = record_key("")
 
 # Aborted attempts kept to be shown; their blobs are removed.
 _ABORTED_SHOWN = 20
@@ -121,9 +124,7 @@ def sweep(
 
     state = _State(*catalog.condemn(lease, choose))
     swept.given_up = [row.place for row in state.rows if row.condemned]
-    for key in _dead(state, present, unfinished):
-        blobs.delete(key)
-        swept.removed.append(key)
+    _remove(blobs, _dead(state, present, unfinished), swept.removed)
     living = {row.place for row in state.rows if row.fate == "committed" and not row.condemned}
     swept.missing = {place: key for place, key in swept.missing.items() if place in living}
     swept.unrecorded = [
@@ -133,6 +134,19 @@ def sweep(
     ]
     catalog.drop(lease, _droppable(state))
     return swept
+
+
+def _remove(blobs: BlobStore, dead: Sequence[str], removed: list[str]) -> None:
+    """Removes them in order; a record for good before anything of its cut goes, also one that a collector
+    before removed and did not live to make sure of."""
+    going = set(dead)
+    for key in dead:
+        manifest = key.removesuffix(_RECORD)
+        if manifest == key or manifest not in going:
+            if _is_manifest(key):
+                blobs.delete(record_key(key), durable=True)
+            blobs.delete(key)
+        removed.append(key)
 
 
 def _missing(rows: dict[Place, CheckpointRow], present: set[str]) -> dict[Place, str]:
@@ -174,14 +188,19 @@ def _dead(state: _State, present: set[str], unfinished: Sequence[str]) -> list[s
         return lowest_undecided.get(parts.lineage, horizon) >= horizon
 
     # There are as many keys as participants times kept checkpoints, and nearly all are living.
-    idle = [*(present - living), *(key for key in unfinished if _whole_name(key) not in living)]
+    # A record that is there needs no second one: who was writing it died, or finds that out.
+    idle = [*(present - living), *(key for key in unfinished if _whole_name(key) not in living - present)]
     return sorted(filter(is_over, idle), key=_last_what_is_needed_first)
 
 
 def _last_what_is_needed_first(key: str) -> tuple[bool, bool, str]:
     """The order of removal: records, manifests, packs."""
+    return not key.endswith(_RECORD), not _is_manifest(key), key
+
+
+def _is_manifest(key: str) -> bool:
     name = key.rpartition("/")[2]
-    return not name.endswith(".commit"), not name.startswith("manifest-"), key
+    return name.startswith("manifest-") and not name.endswith((_RECORD, ".pack"))
 
 
 def _whole_name(key: str) -> str:

@@ -21,6 +21,7 @@ from typing import TypeVar
 
 from cutline.errors import Corrupt, CutlineError, RefusedOption, StorageError, StoreFull, StoreNotWritable
 
+from .disk import Disk, meaning
 from .rows import Connection
 
 __all__ = ("Database",)
@@ -121,12 +122,29 @@ class Database:
                 )
             connection.execute("PRAGMA synchronous=FULL")
             connection.execute("PRAGMA fullfsync=ON")
+            self._sync_names()
         except BaseException as error:
             connection.close()
             if isinstance(error, sqlite3.OperationalError) and self._is_still():
                 return self._file("mode=ro&immutable=1")
             raise
         return connection
+
+    def _sync_names(self) -> None:
+        """Makes the name of the log durable, which is there by now.
+
+        SQLite does so too, with the first transaction, and takes no notice if that fails: every commit after
+        it would be gone with the power.
+        """
+        disk = Disk()
+        try:
+            folder = disk.open_root(os.path.dirname(os.path.abspath(self.path)))
+            try:
+                disk.sync(folder)
+            finally:
+                disk.close(folder)
+        except OSError as error:
+            raise meaning(error, f"{self.path}-wal", writing=True) from error
 
     def _file(self, options: str) -> sqlite3.Connection:
         return sqlite3.connect(

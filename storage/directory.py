@@ -230,12 +230,15 @@ class DirectoryBlobs:
             else:
                 yield below
 
-    def delete(self, key: str) -> None:
+    def delete(self, key: str, *, durable: bool = False) -> None:
         *folders, name = check_key(_shown(key))
         name = key.rpartition("/")[2]
         try:
             with self._folder(folders, make=False) as folder:
-                self._disk.remove(name, folder)
+                with contextlib.ExitStack() as after:
+                    if durable:
+                        after.callback(self._disk.sync, folder)
+                    self._disk.remove(name, folder)
         except FileNotFoundError:
             return
         except OSError as error:

@@ -48,7 +48,7 @@ class MemoryBlobs:
     def unfinished(self, prefix: str = "") -> Iterator[str]:
         return iter(())
 
-    def delete(self, key: str) -> None:
+    def delete(self, key: str, *, durable: bool = False) -> None:
         with self._lock:
             self._blobs.pop(key, None)
 

@@ -176,7 +176,7 @@ class ObjectBlobs:
     def unfinished(self, prefix: str = "") -> Iterator[str]:
         return iter(())
 
-    def delete(self, key: str) -> None:
+    def delete(self, key: str, *, durable: bool = False) -> None:
         check_key(key)
         try:
             with contextlib.suppress(*_GONE):

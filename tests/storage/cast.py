@@ -50,9 +50,11 @@ class Scene:
         return cls(store, lease, store.catalog.create_lineage(lease, None))
 
     @classmethod
-    def resumed(cls, store: Store, system: str = SYSTEM, now: float = 10_000.0) -> Scene:
+    def resumed(
+        cls, store: Store, system: str = SYSTEM, now: float = 10_000.0, lease: Lease | None = None
+    ) -> Scene:
         """As after a crash: a new owner decides what is undecided and goes back to the newest whole cut."""
-        lease = lease_of(store, system, now)
+        lease = lease or lease_of(store, system, now)
         lineage = store.catalog.head_lineage(system)
         if lineage is None:
             return cls(store, lease, store.catalog.create_lineage(lease, None))

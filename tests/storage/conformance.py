@@ -161,6 +161,7 @@ class BlobStoreTests(ABC):
         with pytest.raises(BlobNotFound, match="c/d"):
             blobs.size("c/d")
         blobs.delete("c/d")
+        blobs.delete("c/d", durable=True)
 
     def test_list_is_by_prefix_and_in_order(self, blobs: BlobStore) -> None:
         keys = ["s/l/0/10/x", "s/l/0/2/x", "s/l2/0/1/x", "t/l/0/1/x"]
@@ -176,6 +177,9 @@ class BlobStoreTests(ABC):
         blobs.create("s/b", [b""])
         blobs.delete("s/a")
         assert list(blobs.list()) == ["s/b"]
+        for _ in range(2):
+            blobs.delete("s/b", durable=True)
+        assert list(blobs.list()) == []
         blobs.create("s/a", [b"again"])
         assert self.back_door(blobs, "s/a") == b"again"
 

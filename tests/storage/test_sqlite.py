@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import multiprocessing
 import os
 import sqlite3
@@ -12,8 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from cutline.errors import Corrupt, NewerFormat, StoreFull, StoreNotWritable
+from cutline.errors import Corrupt, NewerFormat, StorageError, StoreFull, StoreNotWritable
 from cutline.storage import Catalog, SqliteCatalog
+from cutline.storage.disk import Disk
 from tests.storage.cast import owner
 from tests.storage.conformance import CatalogTests
 
@@ -138,3 +140,26 @@ def test_a_new_file_is_opened_while_another_sets_it_up(tmp_path: Path) -> None:
         with contextlib.closing(SqliteCatalog.create(path, "id")) as made:
             assert made.store_id() == "id"
         done.join()
+
+
+def test_the_name_of_the_log_is_durable_before_anything_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SQLite itself takes no notice where the folder of a new log cannot be synced."""
+    SqliteCatalog.create(tmp_path / "catalog.sqlite", "id").close()
+    synced: list[bool] = []
+
+    def sync(self: Disk, fd: int) -> None:
+        synced.append((tmp_path / "catalog.sqlite-wal").exists())
+        if fail:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(Disk, "sync", sync)
+    for fail in (True, False):
+        with contextlib.closing(SqliteCatalog(tmp_path / "catalog.sqlite")) as catalog:
+            if fail:
+                with pytest.raises(StorageError, match="catalog.sqlite-wal"):
+                    catalog.store_id()
+            else:
+                assert catalog.store_id() == "id"
+    assert synced == [True, True]

@@ -2,7 +2,7 @@
 
     python -m tests.crash                        everything, then the planted bugs; some minutes
     python -m tests.crash --only power --deed gc --lots 20 --seed 7
-    python -m tests.crash --only servers         where PostgreSQL and SeaweedFS can be had
+    python -m tests.crash --only servers --servers-every 1     where PostgreSQL and SeaweedFS can be had
 
 Ends with ``N crash points, 0 lost``; with anything lost, or a planted bug not caught, the exit code is 1.
 """
@@ -98,7 +98,7 @@ def run(worker: Worker, place: Path, base: Path, options: argparse.Namespace) ->
             work = partial(process, worker, deed, base, place, mode, every=options.every)
             _told(f"process, {deed}, {mode}", work, total)
     if "servers" in options.only:
-        total.add(_at_servers(place, deeds, options.every))
+        total.add(_at_servers(place, deeds, options.servers_every))
     for bug in PLANTED.values() if "planted" in options.only else ():
         found = caught(worker, bug, base, place)
         verdict = "caught" if found.lost else "NOT CAUGHT"
@@ -127,6 +127,7 @@ def main() -> int:
     parser.add_argument("--deed", choices=list(DEEDS), help="this deed alone")
     parser.add_argument("--lots", type=int, default=6, help="power cuts by lot at each operation (6)")
     parser.add_argument("--every", type=int, default=1, help="only each so many operations (1: all)")
+    parser.add_argument("--servers-every", type=int, default=3, help="the same at the servers (3)")
     parser.add_argument("--seed", default="1", help="of the lots (1)")
     options = parser.parse_args()
     options.only = options.only or list(_PARTS)

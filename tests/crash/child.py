@@ -47,21 +47,22 @@ def obey(order: dict[str, Any], shim: Shim) -> None:
                 outcome = "done"
                 count = shim.count()
             else:
-                outcome, count = _tried(child, order["deed"], shim)
+                outcome, count = _tried(child, order, shim)
         except BaseException:
             status, outcome, count = _WRONG, traceback.format_exc(), shim.count()
         json.dump({"outcome": outcome, "count": count}, said)
     os._exit(status)
 
 
-def _tried(child: Child, deed: str, shim: Shim) -> tuple[str, int]:
+def _tried(child: Child, order: dict[str, Any], shim: Shim) -> tuple[str, int]:
     counts: list[int] = []
 
     def mended() -> None:
         counts.append(shim.count())
         shim.mend()
+        Path(order["pid"]).unlink()
 
-    return try_it(child, deed, mended), counts[0]
+    return try_it(child, order["deed"], mended), counts[0]
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""The process way for a bucket and PostgreSQL: a child is killed, or a line breaks, at each request of a deed.
+"""The process way for a bucket and PostgreSQL: at a request the child is killed, or a line breaks.
 
 Both servers are spoken to through proxies that count: each request to the bucket, and the beginning and the
 end of each transaction. At the n-th the child is killed before the server hears of it, or when the server has
@@ -44,6 +44,9 @@ class _Counter:
 
     def strikes(self) -> bool:
         with self._lock:
+            # The child takes it away when it has come to its end and goes on to show that it can.
+            if not self.pid_file.is_file():
+                return False
             self.count += 1
             return self.count == self.at
 
@@ -91,9 +94,9 @@ class Servers:
         return f"{self.s3.url(name, port=objects)}&catalog={catalog}"
 
     def each(self, deed: str, way: str, *, every: int = 1, enough: int = 3) -> Tally:
-        """Strikes each request, or each of ``every`` so many, in a store of its own."""
+        """Strikes each request, or each of ``every`` so many, others in each way, in a store of its own."""
         tally = Tally()
-        at = 1
+        at = 1 + WAYS.index(way) % every
         while len(tally.lost) < enough and not tally.over:
             tally.points += 1
             try:

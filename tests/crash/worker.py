@@ -77,7 +77,7 @@ class Worker:
             {"outcome": "", "count": 0} if killed else json.loads(said.read_text() or "{}")
         )
         said.unlink()
-        pid_file(top).unlink()
+        pid_file(top).unlink(missing_ok=True)
         if status and not killed:
             raise Wrong(f"the child ended with {status}: {answer.get('outcome', 'it hung')}")
         return Done(ops, killed, int(answer["count"]), str(answer["outcome"]))

@@ -10,7 +10,7 @@ USABLE := import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 10))
 PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check
 
 .PHONY: test test-real test-cluster check demo bench clean test-adoption mutate
-.PHONY: test-crash simulate simulate-mutants simulate-scale
+.PHONY: test-crash fuzz-format simulate simulate-mutants simulate-scale
 .DEFAULT_GOAL := test
 
 test: $(STAMP)
@@ -41,6 +41,11 @@ mutate: $(STAMP)
 # same at every request to PostgreSQL and S3 where both can be had. Needs a C compiler (cc).
 test-crash: $(STAMP)
 	$(BIN)/python -m tests.crash
+
+# Random damage to every kind of file: make fuzz-format DURATION=60, in seconds
+DURATION := 60
+fuzz-format: $(STAMP)
+	$(BIN)/python -m tests.fuzz --duration $(DURATION)
 
 # Random schedules of the whole system, simulated: make simulate RUNS=20000
 RUNS := 1500

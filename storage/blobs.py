@@ -20,6 +20,7 @@ from cutline.errors import Corrupt, RefusedOption
 from .codec import digest_of
 
 __all__ = (
+    "DOCUMENT_MAX",
     "NAME_BYTES",
     "BlobStore",
     "KeyParts",
@@ -30,6 +31,7 @@ __all__ = (
     "manifest_key",
     "pack_key",
     "parts_of",
+    "read_document",
     "record_key",
 )
 
@@ -40,6 +42,8 @@ _KEY = re.compile(rf"{_SEGMENT}(/{_SEGMENT})*\Z")
 _NAME_MAX = 120
 # What PostgreSQL can still put into an index.
 NAME_BYTES = 2000
+# What a manifest or a commit record may have.
+DOCUMENT_MAX = 1 << 30
 
 
 class BlobStore(Protocol):
@@ -102,6 +106,14 @@ class BlobStore(Protocol):
         where somebody else had removed it.
         """
         ...
+
+
+def read_document(blobs: BlobStore, key: str) -> bytes:
+    """A blob that is read whole, of at most `DOCUMENT_MAX` bytes: a damaged size must not fill the memory."""
+    content = blobs.read(key, 0, DOCUMENT_MAX + 1)
+    if len(content) > DOCUMENT_MAX:
+        raise corrupt(key, f"has more than {DOCUMENT_MAX:,} bytes")
+    return content
 
 
 class KeyParts(NamedTuple):

@@ -37,6 +37,8 @@ LZ4 = 1
 _WORTH = 1.1
 _SAMPLE = 4096
 _MAX_RAW = 1 << 31
+# How many times larger than its input nothing that lz4 gives back can be.
+_LZ4_MOST = 256
 _FLAT = frozenset((str, int, float, bytes, bool, type(None)))
 _TEXT = frozenset((str,))
 
@@ -126,7 +128,7 @@ def expand(codec: int, stored: bytes | memoryview, size: int) -> bytes | memoryv
     if codec == RAW:
         raw: bytes | memoryview = stored
     elif codec == LZ4:
-        if not 0 <= size < _MAX_RAW:
+        if not 0 <= size < min(_MAX_RAW, _LZ4_MOST * (len(stored) + 1)):
             raise ValueError(f"an impossible size, {size}")
         try:
             raw = lz4.block.decompress(stored, uncompressed_size=size)

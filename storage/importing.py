@@ -32,7 +32,7 @@ from cutline.errors import (
 )
 
 from .blobs import BlobStore, check_name, manifest_key, pack_key
-from .catalog import CheckpointRow, Lease, LineageRow
+from .catalog import CheckpointRow, Lease, LineageRow, check_label
 from .codec import DIGEST_SIZE, decode, digest_of
 from .collect import IMPORTED
 from .directory import DirectoryBlobs
@@ -49,6 +49,8 @@ _CHUNK = 1 << 20
 # Seconds; another owner that comes after them makes the import fail, and nothing worse.
 _HOLD = 600.0
 _CLAIM = "claimed:"
+# Where the numbers end that every catalog can hold.
+_NUMBERS = 1 << 62
 
 
 class _Packed:
@@ -103,6 +105,9 @@ def open_export(path: str | os.PathLike[str]) -> Export:
 
 def _opened(place: Path) -> Export:
     whole = not place.is_dir()
+    if whole and place.exists() and not place.is_file():
+        # A pipe would be waited for.
+        raise NotAStore(f"{place} is neither a file nor a folder, so no export", path=str(place))
     files: _Packed | DirectoryBlobs = _Packed(place) if whole else DirectoryBlobs(place)
     start = files.read(HEAD_FILE, 0, HEAD.size)
     if len(start) < HEAD.size or start[:8] != MAGIC:
@@ -153,9 +158,26 @@ def _checked(place: Path, content: bytes) -> tuple[list[dict[str, Any]], dict[st
                 raise ValueError("a size or a birth is none")
             if any(type(image[name]) is not bytes or len(image[name]) != 32 for name in ("hash", "digest")):
                 raise ValueError("a digest is none")
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        _check_fields(doc)
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise _damaged(place, f"its document makes no sense ({error!r})") from error
     return images, doc
+
+
+def _check_fields(doc: dict[str, Any]) -> None:
+    """Raises ValueError for a document that would not become a row."""
+    numbers = [doc[name] for name in ("checkpoint", "epoch", "next_birth")]
+    if any(type(number) is not int or not 0 <= number < _NUMBERS for number in numbers):
+        raise ValueError("a number is none")
+    if any(type(doc[name]) is not float for name in ("created_at", "begun_at", "decided_at")):
+        raise ValueError("a time is none")
+    texts = [doc["system"], doc["export"], *doc["roster"], *doc["images"]]
+    if doc["label"] is not None:
+        texts.append(check_label(doc["label"]))
+    if type(doc["roster"]) is not list or any(type(text) is not str for text in texts):
+        raise ValueError("a name is none")
+    if type(doc["summary"]) is not dict or type(doc["source"]) is not dict:
+        raise ValueError("a map is none")
 
 
 def _damaged(place: Path, what: str) -> Corrupt:

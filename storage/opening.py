@@ -10,6 +10,7 @@ the marker says that there is one.
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 from pathlib import Path
@@ -20,6 +21,7 @@ from cutline.errors import (
     BlobNotFound,
     Corrupt,
     MissingPackage,
+    Misuse,
     NewerFormat,
     NotAStore,
     RefusedOption,
@@ -42,6 +44,7 @@ __all__ = (
     "MARKER",
     "STORE_FORMAT",
     "blob_places",
+    "marker_bytes",
     "open_blobs",
     "open_store",
     "postgres_catalog",
@@ -53,6 +56,8 @@ STORE_FORMAT = 1
 MARKER = "cutline.json"
 _CATALOG = "catalog.sqlite"
 _BLOBS = "blobs"
+# A marker has some two hundred bytes; what is longer is none.
+_MARKER_MAX = 1 << 16
 
 
 def open_store(url: str | os.PathLike[str], *, create: bool) -> Store:
@@ -83,7 +88,7 @@ def open_blobs(url: str | os.PathLike[str]) -> BlobStore:
         raise RefusedOption("what is in memory: can be seen by its own process only: use a folder")
     top, blobs = blob_places(location)
     with contextlib.suppress(BlobNotFound):
-        read_marker(str(location), top.read(MARKER))
+        read_marker(str(location), top.read(MARKER, 0, _MARKER_MAX))
         return blobs
     raise NotAStore(f"no store at {location}", path=str(location))
 
@@ -100,7 +105,7 @@ def _open_folder(path: Path, create: bool) -> Store:
             )
         _make(path)
     try:
-        marker = read_marker(str(path), (path / MARKER).read_bytes())
+        marker = read_marker(str(path), marker_bytes(path))
     except PermissionError:
         raise
     except OSError as error:
@@ -180,7 +185,7 @@ def _open_apart(location: Location, url: CatalogUrl, create: bool) -> Store:
                     f"no store at {location}: check the URL, or make one with create=True", path=str(location)
                 )
             _make_apart(location, url, catalog)
-            raw = top.read(MARKER)
+            raw = top.read(MARKER, 0, _MARKER_MAX)
         marker = read_marker(str(location), raw)
         if "catalog" not in marker:
             raise RefusedOption(
@@ -196,7 +201,7 @@ def _open_apart(location: Location, url: CatalogUrl, create: bool) -> Store:
 
 def _read(top: BlobStore) -> bytes | None:
     try:
-        return top.read(MARKER)
+        return top.read(MARKER, 0, _MARKER_MAX)
     except BlobNotFound:
         return None
 
@@ -271,6 +276,14 @@ def _extra(what: str, extra: str, error: ImportError) -> MissingPackage:
 # The marker
 
 
+def marker_bytes(path: Path) -> bytes:
+    """Of the store in a folder. Raises FileNotFoundError for what is no file: a pipe would never end."""
+    if not (path / MARKER).is_file():
+        raise FileNotFoundError(errno.ENOENT, "no marker", str(path / MARKER))
+    with open(path / MARKER, "rb") as file:
+        return file.read(_MARKER_MAX)
+
+
 def write_marker(top: BlobStore, marker: dict[str, Any]) -> None:
     """Puts the marker in place, unless there is one."""
     marker["digest"] = _marker_digest(marker)
@@ -293,9 +306,9 @@ def read_marker(place: str, raw: bytes) -> dict[str, Any]:
                 format=version,
             )
         digest = marker.pop("digest")
-        if digest != _marker_digest(marker):
-            raise ValueError("wrong digest")
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        if digest != _marker_digest(marker) or not isinstance(marker["store"], str):
+            raise ValueError("wrong digest, or no store")
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, Misuse) as error:
         raise _lost(place, f"{MARKER} is damaged") from error
     return dict(marker)
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 
 from cutline.errors import BlobNotFound, Corrupt
 
-from .blobs import BlobStore, encode_name, parts_of, record_key
+from .blobs import BlobStore, encode_name, parts_of, read_document, record_key
 from .catalog import Catalog, CheckpointRow, LineageRow
 from .manifest import Manifest
 from .record import Record, read_record
@@ -56,7 +56,7 @@ def gather(blobs: BlobStore) -> Gathered:
         if not key.endswith(".commit") or parts_of(key) is None:
             continue
         try:
-            record = read_record(blobs.read(key), key)
+            record = read_record(read_document(blobs, key), key)
             manifest = load_manifest(blobs, record.row)
         except (Corrupt, BlobNotFound) as error:
             found.left_out.append(str(error))

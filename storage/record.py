@@ -90,7 +90,7 @@ def read_record(content: bytes, key: str) -> Record:
             encode_name(row.lineage),
             row.checkpoint,
         )
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError) as error:
         raise corrupt(key, f"makes no sense as a commit record ({error!r})") from error
     if not at_home or record_key(row.manifest_key or "") != key:
         raise corrupt(key, f"is the commit record of another checkpoint ({row})")
@@ -105,7 +105,7 @@ def record_doc(content: bytes, key: str) -> dict[str, Any]:
     try:
         doc: dict[str, Any] = decode(body)
         version = int(doc["format"])
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise corrupt(key, f"makes no sense as a commit record ({error!r})") from error
     if version > RECORD_FORMAT:
         raise NewerFormat(

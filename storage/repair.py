@@ -18,7 +18,7 @@ from .catalog import Lease
 from .directory import DirectoryBlobs
 from .disk import Disk, meaning
 from .location import locate, store_path
-from .opening import MARKER, STORE_FORMAT, open_store, read_marker, write_marker
+from .opening import MARKER, STORE_FORMAT, marker_bytes, open_store, read_marker, write_marker
 from .owners import Owner
 from .rebuild import Gathered, gather, refill
 from .repair_apart import rebuild_apart
@@ -127,7 +127,7 @@ def _let_go(path: Path, leases: list[Lease]) -> None:
 def _store_id(path: Path, found: Gathered) -> str:
     """The store's id from its marker; a marker that is lost or damaged is written anew."""
     try:
-        return str(read_marker(str(path), (path / MARKER).read_bytes())["store"])
+        return str(read_marker(str(path), marker_bytes(path))["store"])
     except (FileNotFoundError, Corrupt):
         found.left_out.append(f"{MARKER} was missing or damaged; it was written anew")
     with contextlib.suppress(FileNotFoundError):

@@ -27,7 +27,7 @@ from cutline.errors import (
 )
 
 from . import collect
-from .blobs import BlobStore, manifest_key, record_key
+from .blobs import DOCUMENT_MAX, BlobStore, manifest_key, record_key
 from .catalog import Catalog, CheckpointRow, Lease, LineageRow, Place
 from .codec import digest_of
 from .collect import Swept
@@ -68,6 +68,12 @@ class Store:
             raise Misuse(f"a manifest of system {manifest.system!r} under the lease of {lease.system!r}")
         key = manifest_key(manifest.system, manifest.lineage, manifest.epoch, manifest.checkpoint)
         packed = manifest.to_bytes()
+        if len(packed) > DOCUMENT_MAX:
+            raise StorageError(
+                f"the manifest of checkpoint {manifest.checkpoint} would have {len(packed):,} bytes, more"
+                f" than the {DOCUMENT_MAX:,} that are read back: let fewer or smaller messages be under way",
+                checkpoint=manifest.checkpoint,
+            )
         digest = digest_of(packed)
         self.blobs.create(key, [packed])
         try:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from cutline.errors import BlobNotFound, Corrupt, StorageError
 
-from .blobs import BlobStore, corrupt, encode_name, parts_of, record_key
+from .blobs import BlobStore, corrupt, encode_name, parts_of, read_document, record_key
 from .catalog import Catalog, CheckpointRow, Place
 from .finding import ancestry
 from .image import ImageRef, check_image
@@ -51,7 +51,7 @@ def load_manifest(blobs: BlobStore, row: CheckpointRow) -> Manifest:
     if key is None or digest is None:
         raise corrupt(f"row of {row}", "names no manifest")
     try:
-        packed = blobs.read(key)
+        packed = read_document(blobs, key)
     except BlobNotFound as error:
         raise corrupt(key, "is missing") from error
     manifest = Manifest.from_bytes(packed, key, digest)
@@ -116,7 +116,7 @@ def row_faults(blobs: BlobStore, row: CheckpointRow) -> Iterator[StorageError]:
     """What is wrong with a cut's commit record, which no restore needs."""
     key = record_key(row.manifest_key or "")
     try:
-        record = read_record(blobs.read(key), key)
+        record = read_record(read_document(blobs, key), key)
     except BlobNotFound:
         # It is written after the commit; a crash in between is nothing lost.
         return

@@ -18,7 +18,7 @@ import cutline
 from bench.row import Row
 from cutline.storage.image import ImageRef, read_image
 
-__all__ = ("Painter", "measure")
+__all__ = ("Painter", "digest_of_region", "measure")
 
 PAGE = 4096
 
@@ -48,6 +48,12 @@ def _digest(content: Any) -> bytes:
     return digest
 
 
+def digest_of_region(system: cutline.System, ref: ImageRef) -> bytes:
+    """What the one array of an image holds."""
+    (kept,) = read_image(system.store.blobs, ref).regions.values()
+    return _digest(kept)
+
+
 def _written(system: cutline.System, number: int) -> tuple[float, ImageRef]:
     """Bytes of the checkpoint's packs, and the painter's image."""
     row = next(row for row in system.checkpoints() if row.checkpoint == number)
@@ -70,8 +76,9 @@ def measure(*, rounds: int = 12, mebibytes: int = 256, share: float = 0.01) -> R
                 changed.append(float(painter.paint.options(durable=False).remote(share).result(timeout=60)))
                 size, ref = _written(system, system.checkpoint())
                 written.append(size)
-            (kept,) = read_image(system.store.blobs, ref).regions.values()
-            if _digest(kept) != painter.digest.options(durable=False).remote().result(timeout=60):
+            if digest_of_region(system, ref) != painter.digest.options(durable=False).remote().result(
+                timeout=60
+            ):
                 raise AssertionError("the newest image is not what the participant holds")
         finally:
             system.stop()

@@ -1,9 +1,10 @@
 """A real coordinator whose participants are packets: what it costs it to have many of them.
 
 `cutline.coordinator.runner.Coordinator` runs as it does in its process, with a store in memory (the same code
-but for the disk's calls). Its participants are links that count what they are told. They greet, are spawned,
-and answer each checkpoint with the `prepared` that a participant of few channels sends: each speaks to three
-others and has ten messages under way to each. What they say is packed beforehand and is not timed.
+but for the disk's calls) unless it is given another. Its participants are links that count what they are
+told. They greet, are spawned, and answer each checkpoint with the `prepared` that a participant of few
+channels sends: each speaks to three others and has ten messages under way to each. What they say is packed
+beforehand and is not timed.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from cutline.coordinator.runner import Coordinator, Settings
 from cutline.participant.control import pack_control
 from cutline.participant.driver import DRIVER
 from cutline.participant.transport import LinkUp, PacketIn, Transport
-from cutline.storage import Owner, memory_store, pack_key
+from cutline.storage import BlobStore, Owner, Store, memory_store, pack_key
 from tests.coordinator.city import Launchpad
 
 __all__ = ("SimulatedCity",)
@@ -38,10 +39,12 @@ class _Line:
 
     def __init__(self) -> None:
         self.heard = 0
+        self.last_at = 0.0
 
     def send_control(self, payload: bytes) -> None:
         """Counts a packet."""
         self.heard += 1
+        self.last_at = time.perf_counter()
 
     def send(self, payload: bytes) -> None:
         """Nobody sends data to a coordinator's link."""
@@ -54,8 +57,10 @@ class _Line:
 class SimulatedCity:
     """A coordinator, and so many participants with the driver."""
 
-    def __init__(self, participants: int) -> None:
-        self.store = memory_store()
+    def __init__(self, participants: int, store: Store | None = None, packs: BlobStore | None = None) -> None:
+        self.store = store or memory_store()
+        # Participants write their packs, in processes of their own.
+        self.packs = packs or self.store.blobs
         self.lease = self.store.catalog.acquire_lease(SYSTEM, Owner.here("bench", 0), 1e9, 0.0)
         self.lineage = self.store.catalog.create_lineage(self.lease, None)
         settings = Settings(SYSTEM, interval=None, lost_after=1e9, spawn_timeout=1e9)
@@ -136,7 +141,7 @@ class SimulatedCity:
         said = []
         for place, member in enumerate(self.members):
             key, packet = self._prepared(place, checkpoint)
-            self.store.blobs.create(key, [b"x"])
+            self.packs.create(key, [b"x"])
             said.append(PacketIn(self.lines[member.name], packet, True))
         return said
 
@@ -146,6 +151,22 @@ class SimulatedCity:
             self.now += APART
             self.c.post(event)
             self.c.step(0.0)
+
+    def commit_time(self) -> float:
+        """Seconds from the moment that the last one is prepared until all have been told of the commit."""
+        self.now += 1.0
+        self.c.step(0.0)
+        number = self.c.newest + 1
+        said = self._persist(number)
+        self.c.post(PacketIn(self.lines[DRIVER], pack_control("request", number=1, what="checkpoint"), True))
+        self.c.step(0.0)
+        self._answer(said[:-1])
+        began = time.perf_counter()
+        self._answer(said[-1:])
+        if self.c.committed != number:
+            raise AssertionError(f"checkpoint {number} of {len(said)} participants was not committed")
+        # The driver hears of it once more, after retention.
+        return max(line.last_at for name, line in self.lines.items() if name != DRIVER) - began
 
     def checkpoint(self) -> float:
         """Seconds of processor time that the coordinator takes for one checkpoint, retention included."""

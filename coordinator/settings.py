@@ -31,7 +31,8 @@ class Settings:
     interval: float | None = 5.0
     # None: as `trigger.usual_pause` has it.
     min_pause: float | None = None
-    full_every: int = 10
+    # None: chains are kept short by folding alone (`storage.folding`).
+    full_every: int | None = None
     keep: int = 10
     checkpoint_timeout: float = 60.0
     lost_after: float = 300.0

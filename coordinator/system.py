@@ -57,7 +57,7 @@ def start(
     name: str = "default",
     interval: float | None = 5.0,
     min_pause: float | None = None,
-    full_every: int = 10,
+    full_every: int | None = None,
     keep: int = 10,
     checkpoint_timeout: float = 60.0,
     spawn_timeout: float = 60.0,
@@ -85,7 +85,8 @@ def start(
         name: the system's name; several systems can share a folder.
         interval: seconds from the beginning of one checkpoint to the next; None: only when asked.
         min_pause: least seconds from the end of one to the next periodic one; None: interval / 2, at most 1.
-        full_every: every how manyth checkpoint writes everything.
+        full_every: every how manyth checkpoint writes everything. None: only the first and savepoints are
+            asked to; each participant does it by itself when its packs hold too much that is superseded.
         keep: how many checkpoints are kept; savepoints are kept until they are deleted.
         checkpoint_timeout: seconds until a checkpoint is given up; time inside a handler does not count.
         spawn_timeout: seconds that a participant's process may take to come up, waiting for resources

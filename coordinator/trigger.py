@@ -5,8 +5,8 @@
   store is full, the system still works for a while between two. Requests do not wait for that.
 * At most `most_open` undecided at once. A request that finds no place waits; requests for a plain
   checkpoint that wait together are answered by one.
-* A savepoint is always full and always its own. Otherwise every `full_every`-th is full; an aborted full
-  does not count.
+* A savepoint is always full and always its own. The first checkpoint is full, and every `full_every`-th if
+  that is asked for; an aborted full does not count. Chains of deltas are kept short without it.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Trigger:
 
     interval: float | None
     min_pause: float = 0.0
-    full_every: int = 10
+    full_every: int | None = None
     most_open: int = 2
     deltas: int = 0
     last_end: float = 0.0
@@ -76,7 +76,8 @@ class Trigger:
         return self._begun(now, self._full_due(), None, ())
 
     def _full_due(self) -> bool:
-        return not self.had_full or self.deltas + 1 >= self.full_every
+        periodic = self.full_every is not None and self.deltas + 1 >= self.full_every
+        return periodic or not self.had_full
 
     def _begun(self, now: float, full: bool, label: str | None, tickets: tuple[Any, ...]) -> Start:
         self.last_begin = now

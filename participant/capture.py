@@ -74,9 +74,10 @@ class _Table:
 
 
 class Capturer:
-    """Takes the captures of one participant. `region_min` and `block` in bytes.
+    """Takes the captures of one participant. `region_min`, `block` and `small` in bytes.
 
-    `persistent` names types that are written in a way of the program's own, or refused by raising.
+    A state up to `small` is written whole each time. `persistent` names types that are written in a way of
+    the program's own, or refused by raising.
     """
 
     def __init__(
@@ -86,9 +87,11 @@ class Capturer:
         region_min: int = 256 * 1024,
         block: int = 4096,
         persistent: PersistentTypes | None = None,
+        small: int = 0,
     ) -> None:
         self.participant = participant
         self._region_min = region_min
+        self._small = small
         self._hasher = Hasher(block)
         self._kinds = Kinds(persistent)
         self._order = Order()
@@ -202,6 +205,8 @@ class Capturer:
 
     def _compare(self, row: Row, instance: object, number: int, against: int | None) -> Captured:
         base = self._tables.get(against) if against is not None else None
+        if not row.arrays.slots and sum(len(content) for _, content in row.pieces) <= self._small:
+            base = None
         table = _Table()
         regions = self._regions(row, table, base)
         kind = type(instance)

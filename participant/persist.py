@@ -12,15 +12,16 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from cutline.errors import CutlineError
+from cutline.errors import Corrupt, CutlineError
 from cutline.storage.blobs import BlobStore
+from cutline.storage.folding import MOST
 from cutline.storage.image import Content, ImageRef, Piece, Region, write_image
 
 __all__ = ("Persister", "PersistJob", "Persisted")
 
 
 class PersistJob(NamedTuple):
-    """One captured image. `parent` is None for a full one."""
+    """One captured image. `parent` is None for a full one; `fold`: its chain may be folded."""
 
     epoch: int
     checkpoint: int
@@ -30,19 +31,24 @@ class PersistJob(NamedTuple):
     pieces: Sequence[Piece]
     regions: Sequence[Region]
     parent: ImageRef | None
+    fold: bool = True
 
 
 class Persisted(NamedTuple):
-    """The outcome: an image reference, or the reason why there is none."""
+    """The outcome: an image reference, or the reason why there is none. `damaged`: what it was to build on
+    is not whole."""
 
     epoch: int
     checkpoint: int
     ref: ImageRef | None
     reason: str
+    damaged: bool = False
 
 
 class Persister:
-    """A thread that writes images; `post` hears of each one."""
+    """A thread that writes images; `post` hears of each one. `most`: packs of a chain, see `folding`."""
+
+    most = MOST
 
     def __init__(self, blobs: BlobStore, post: Callable[[Persisted], None], name: str = "") -> None:
         self._blobs = blobs
@@ -74,10 +80,10 @@ class Persister:
             if isinstance(job, threading.Event):
                 job.set()
                 continue
-            self._post(write(self._blobs, job))
+            self._post(write(self._blobs, job, self.most))
 
 
-def write(blobs: BlobStore, job: PersistJob) -> Persisted:
+def write(blobs: BlobStore, job: PersistJob, most: int = MOST) -> Persisted:
     """Writes one image; a failure is an outcome, not an exception: it aborts one checkpoint."""
     try:
         ref = write_image(
@@ -88,7 +94,10 @@ def write(blobs: BlobStore, job: PersistJob) -> Persisted:
             pieces=job.pieces,
             regions=job.regions,
             parent=job.parent,
+            most=most if job.fold else None,
         )
+    except Corrupt as error:
+        return Persisted(job.epoch, job.checkpoint, None, f"Corrupt: {error}", damaged=True)
     except (CutlineError, OSError, MemoryError) as error:
         return Persisted(job.epoch, job.checkpoint, None, f"{type(error).__name__}: {error}")
     return Persisted(job.epoch, job.checkpoint, ref, "")

@@ -25,22 +25,29 @@ from .standing import Standing
 if TYPE_CHECKING:
     from .runner import Runner
 
-__all__ = ("Shutter",)
+__all__ = ("SMALL", "Shutter")
+
+# Bytes of a state that is written whole each time: a chain of packs would cost more than it saves.
+SMALL = 16 * 1024
 
 
 class Shutter:
     """Takes captures when the endpoint asks, and tells it what became of them."""
+
+    small = SMALL
 
     def __init__(self, runner: Runner, persister: Persister) -> None:
         self.runner = runner
         self.persister = persister
         self.refs: dict[int, ImageRef] = {}
         self.facts: dict[int, dict[str, Any]] = {}
+        # What the last image was to build on.
+        self.built_on = b""
         self.renew()
 
     def renew(self) -> None:
         """Forgets all captures: another state takes the place of the one they belong to."""
-        self.capturer = Capturer(self.runner.me.name)
+        self.capturer = Capturer(self.runner.me.name, small=self.small)
         self.refs.clear()
         self.facts.clear()
 
@@ -54,6 +61,7 @@ class Shutter:
         """The state was restored from `ref`: the next delta may build on it."""
         self.capturer.adopt(checkpoint, self.runner.instance, restored, standing)
         self.refs = {checkpoint: ref}
+        self.built_on = b""
 
     def capture(self, action: Capture) -> None:
         """Copies what the image needs, now; the handler goes on when this returns."""
@@ -90,9 +98,21 @@ class Shutter:
         }
         key = pack_key(setup.system, setup.run, epoch, action.checkpoint, runner.me.name, runner.me.birth)
         parent = None if against is None else self.refs[against]
+        # One that failed, or is still being written, has folded that chain: it is not folded twice, and
+        # folding that takes too long does not keep every checkpoint from being committed.
+        fold = parent is not None and parent.digest != self.built_on
+        self.built_on = parent.digest if parent is not None else b""
         self.persister.submit(
             PersistJob(
-                epoch, action.checkpoint, key, header, sections, captured.pieces, captured.regions, parent
+                epoch,
+                action.checkpoint,
+                key,
+                header,
+                sections,
+                captured.pieces,
+                captured.regions,
+                parent,
+                fold,
             )
         )
 
@@ -102,6 +122,9 @@ class Shutter:
         if runner.endpoint is None or event.epoch != runner.endpoint.epoch:
             return
         if event.ref is None:
+            if event.damaged and event.checkpoint in self.facts:
+                # What there is to build on is lost, and the state is not: the next image has everything.
+                self.refs.clear()
             runner.feed(CaptureFailed(event.checkpoint, event.reason))
             return
         facts = self.facts.pop(event.checkpoint, None)

@@ -54,7 +54,11 @@ class BlobStore(Protocol):
     trying later may help. Trying again does not help after NotAStore (no such bucket), StoreForbidden,
     StoreNotWritable, RefusedOption. Reads never give wrong bytes for right ones knowingly, but what a store
     gives is believed only when its digest was checked (`pack`, `verify`).
+
+    ``far``: whether a verb is a journey over a network, so that several at once are worth it however small.
     """
+
+    far: bool
 
     def create(self, key: str, parts: Iterable[bytes | bytearray | memoryview]) -> int:
         """Writes a new blob and returns its size in bytes; when it returns, the blob is durable.

@@ -34,6 +34,8 @@ _HIDDEN = "."
 class DirectoryBlobs:
     """A `BlobStore` in the folder ``root``, which exists. ``disk`` is replaced by tests only."""
 
+    far = False
+
     def __init__(self, root: str | os.PathLike[str], disk: Disk | None = None) -> None:
         self.root = os.fspath(root)
         self._disk = disk or Disk()

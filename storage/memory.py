@@ -15,6 +15,8 @@ __all__ = ("MemoryBlobs",)
 class MemoryBlobs:
     """A dict with the contract of `BlobStore`, durability apart."""
 
+    far = False
+
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._blobs: dict[str, bytes] = {}

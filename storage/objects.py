@@ -76,6 +76,8 @@ _AWAY = ("error sending request", "HTTP error", "timed out", "connection", "stat
 class ObjectBlobs:
     """A `BlobStore` below the prefix of ``store``. ``place`` names it to people."""
 
+    far = True
+
     def __init__(self, store: ObjectStore, place: str) -> None:
         self.place = place
         self._store = store

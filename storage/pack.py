@@ -12,15 +12,32 @@ goes to one place is read straight into that place.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
 
 from cutline.errors import BlobNotFound
 
 from .blobs import BlobStore, corrupt
 from .codec import DIGEST_SIZE, RAW, canonical, decode, digest_of, expand, squeeze
+from .runs import Runs, Spans, shown
+from .scatter import Memory, Share, Wanted, copy_out, shares
 
-__all__ = ("EXTENT", "FORMAT", "PackReader", "PackWriter", "Wanted", "check_alone")
+__all__ = (
+    "EXTENT",
+    "FORMAT",
+    "Fill",
+    "PackReader",
+    "PackWriter",
+    "Task",
+    "WORKERS",
+    "check_alone",
+    "fetched",
+    "perform",
+)
 
 FORMAT = 1
 EXTENT = 1 << 20
@@ -32,20 +49,27 @@ _END = b"ENILTUC\x89"
 _NOTHING = bytes(7)
 _TAIL = 64 * 1024
 _SPAN = 8 * EXTENT
+# Reads at once, and from how many bytes on that is worth threads.
+WORKERS = 4
+_MUCH = 4 * EXTENT
 
 
-class Wanted(NamedTuple):
-    """A part of the stream and where it goes; ``target`` has its length."""
+# Fills memory with the part of something that begins at a position.
+Fill: TypeAlias = Callable[[int, Memory], None]
 
-    position: int
-    target: memoryview
+
+class Drawn(NamedTuple):
+    """A part of the stream that is made only when it is written."""
+
+    length: int
+    fill: Fill
 
 
 class PackWriter:
     """Collects the stream, then yields the blob's parts. Keeps references to what is added, no copies."""
 
     def __init__(self) -> None:
-        self._items: list[memoryview] = []
+        self._items: list[memoryview | Drawn] = []
         self.length = 0
         self.digest = b""
 
@@ -56,6 +80,14 @@ class PackWriter:
         if view.nbytes:
             self._items.append(view if view.format == "B" and view.ndim == 1 else view.cast("B"))
             self.length += view.nbytes
+        return position
+
+    def draw(self, length: int, fill: Fill) -> int:
+        """Appends what ``fill`` makes when it is written, a part at a time; returns the position."""
+        position = self.length
+        if length:
+            self._items.append(Drawn(length, fill))
+            self.length += length
         return position
 
     def parts(self, document: dict[str, Any]) -> Iterator[bytes | bytearray | memoryview]:
@@ -74,10 +106,20 @@ class PackWriter:
         yield stored
         yield _FOOTER.pack(offset, len(stored), len(packed), codec, _NOTHING, self.digest, _END)
 
+    def _views(self) -> Iterator[memoryview]:
+        for item in self._items:
+            if isinstance(item, memoryview):
+                yield item
+                continue
+            for start in range(0, item.length, _SPAN):
+                target = np.empty(min(_SPAN, item.length - start), np.uint8)
+                item.fill(start, target)
+                yield memoryview(target.data)
+
     def _extents(self) -> Iterator[bytes | memoryview]:
         waiting: list[memoryview] = []
         size = 0
-        for item in self._items:
+        for item in self._views():
             start = 0
             while start < item.nbytes:
                 piece = item[start : start + EXTENT - size]
@@ -91,39 +133,96 @@ class PackWriter:
             yield waiting[0] if len(waiting) == 1 else b"".join(waiting)
 
 
+class Fetched(NamedTuple):
+    """The ends of a blob, as read; what they say is not checked."""
+
+    size: int
+    head: bytes
+    tail: bytes
+
+
+def fetched(blobs: BlobStore, keys: Sequence[str]) -> list[Fetched | None]:
+    """The ends of several packs, read at once where a read is a journey; None for one that is missing."""
+
+    def ends(key: str) -> Fetched | None:
+        try:
+            size = blobs.size(key)
+            start = max(0, size - _TAIL)
+            tail = blobs.read(key, start)
+            return Fetched(size, tail if start == 0 else blobs.read(key, 0, _HEADER.size), tail)
+        except BlobNotFound:
+            return None
+
+    if len(keys) > 1 and blobs.far:
+        with ThreadPoolExecutor(WORKERS, thread_name_prefix="cutline-read") as pool:
+            return list(pool.map(ends, keys))
+    return [ends(key) for key in keys]
+
+
+class Task(NamedTuple):
+    """A piece of reading that needs no other, and how many stored bytes it reads."""
+
+    size: int
+    run: Callable[[], None]
+
+
+def perform(blobs: BlobStore, tasks: Sequence[Task]) -> None:
+    """Reads: several pieces at once where there is much to read, so that reading, checking and expanding
+    overlap. As much memory is taken at once as the pieces on their way have. Raises what the first raised."""
+    total = sum(task.size for task in tasks)
+    if len(tasks) < 2 or not (blobs.far or total >= _MUCH):
+        for task in tasks:
+            task.run()
+        return
+    with ThreadPoolExecutor(WORKERS, thread_name_prefix="cutline-read") as pool:
+        going = [pool.submit(task.run) for task in tasks]
+        try:
+            for each in going:
+                each.result()
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            raise
+
+
 class PackReader:
     """A pack's document, checked, and its stream on demand.
 
-    ``digest`` and ``size`` are what the reference says. Raises Corrupt for a pack that is not the one
-    referred to, a missing one included.
+    ``digest`` and ``size`` are what the reference says; ``fetched``, if given, its ends as read before.
+    Raises Corrupt for a pack that is not the one referred to, a missing one included.
     """
 
-    def __init__(self, blobs: BlobStore, key: str, digest: bytes, size: int | None = None) -> None:
+    def __init__(
+        self,
+        blobs: BlobStore,
+        key: str,
+        digest: bytes,
+        size: int | None = None,
+        ends: Fetched | None = None,
+    ) -> None:
         self._blobs = blobs
         self.key = key
         self.digest = digest
-        try:
-            self.size = blobs.size(key)
-        except BlobNotFound as error:
-            raise corrupt(key, "is missing") from error
+        ends = ends or fetched(blobs, [key])[0]
+        if ends is None:
+            raise corrupt(key, "is missing")
+        self.size = ends.size
         if size is not None and size != self.size:
             raise corrupt(key, f"has {self.size} bytes where {size} were written")
-        self.document = self._read_document(digest)
+        self.document = self._read_document(digest, ends)
         self.stream_length, self._extent, self._table = self._checked_table()
         self._offsets = [_HEADER.size]
         for stored, _, _ in self._table:
             self._offsets.append(self._offsets[-1] + stored)
         if self._offsets[-1] != self._document_offset:
             raise corrupt(key, "has extents that do not fill it")
+        self._kept: tuple[int, memoryview] | None = None
 
-    def _read_document(self, digest: bytes) -> dict[str, Any]:
-        key, size = self.key, self.size
+    def _read_document(self, digest: bytes, ends: Fetched) -> dict[str, Any]:
+        key, size, head, tail = self.key, *ends
+        tail_start = max(0, size - _TAIL)
         if size < _HEADER.size + _FOOTER.size:
             raise corrupt(key, f"has {size} bytes, too few for a pack")
-        tail_start = max(0, size - _TAIL)
-        tail = self._blobs.read(key, tail_start)
-        head = tail if tail_start == 0 else self._blobs.read(key, 0, _HEADER.size)
-        if len(tail) != size - tail_start:
+        if len(tail) != size - tail_start or len(head) < _HEADER.size:
             raise corrupt(key, "is cut short")
         magic, version, reserved = _HEADER.unpack_from(head)
         offset, stored, raw, codec, padding, found, end = _FOOTER.unpack_from(tail, len(tail) - _FOOTER.size)
@@ -166,48 +265,90 @@ class PackReader:
 
     def read(self, position: int, length: int) -> bytes:
         """A part of the stream. Raises Corrupt."""
-        target = bytearray(length)
-        self.scatter([Wanted(position, memoryview(target))])
-        return bytes(target)
+        target = np.empty(length, np.uint8)
+        if length:
+            self.scatter([Wanted(target, Runs.of([(position, 0, length)]))])
+        return target.tobytes()
 
     def scatter(self, plan: Sequence[Wanted]) -> None:
-        """Reads parts of the stream, in ascending order and not overlapping, into memory. Raises Corrupt."""
-        whole, shared = self._sorted_out(plan)
-        for first, target in whole:
-            self._read_straight(first, target)
-        for first, last in self._spans(sorted(shared)):
-            span = self._checked_span(first, last)
-            for number in range(first, last):
-                start = self._offsets[number] - self._offsets[first]
-                stored = span[start : start + self._table[number][0]]
-                self._copy_out(number, stored, shared[number])
+        """Reads parts of the stream into memory, one after the other, and keeps the last extent: who reads
+        on from there next does not read it again. Raises Corrupt."""
+        found = self._shares(plan)
+        if self._kept is not None:
+            for share in found.pop(self._kept[0], ()):
+                copy_out(share, self._kept[1])
+        if not found:
+            return
+        last = max(found)
+        ahead = found.pop(last)
+        for task in self._tasks(found):
+            task.run()
+        stored = self._checked_span(last, last + 1)
+        self._kept = last, self._expanded(last, stored)
+        for share in ahead:
+            copy_out(share, self._kept[1])
 
-    def _sorted_out(
-        self, plan: Sequence[Wanted]
-    ) -> tuple[list[tuple[int, memoryview]], dict[int, list[Wanted]]]:
-        """Runs of extents that go straight to one place, and extents that are copied out of a buffer."""
-        whole: list[tuple[int, memoryview]] = []
-        shared: dict[int, list[Wanted]] = {}
-        for position, target in plan:
-            if position < 0 or position + target.nbytes > self.stream_length:
+    def tasks(self, plan: Sequence[Wanted]) -> list[Task]:
+        """The same in pieces that may be run at once, in any order. Raises Corrupt, and so do the pieces."""
+        return self._tasks(self._shares(plan))
+
+    def whole_extents(self, runs: Runs, parts: Runs) -> Runs:
+        """Of runs what lies in extents of which any of the ``parts`` is wanted: it is read anyway."""
+        touched = np.zeros(len(self._table) + 1, np.bool_)
+        first, last = parts.positions // self._extent, (parts.positions + parts.lengths - 1) // self._extent
+        touched[first] = touched[last] = True
+        for start, stop in zip(first.tolist(), last.tolist(), strict=True):
+            if stop - start > 1:
+                touched[start:stop] = True
+        edges = np.diff(np.concatenate([[0], touched.view(np.int8), [0]]))
+        starts, stops = np.flatnonzero(edges > 0) * self._extent, np.flatnonzero(edges < 0) * self._extent
+        # By positions in the stream here: where the runs go, is what is to be found.
+        inside, _ = shown(Runs(runs.offsets, runs.positions, runs.lengths), Spans(starts, stops))
+        return Runs(inside.offsets, inside.positions, inside.lengths)
+
+    def _shares(self, plan: Sequence[Wanted]) -> dict[int, list[Share]]:
+        for _, runs in plan:
+            wrong = len(runs.positions) and (
+                int(runs.positions.min()) < 0
+                or int((runs.positions + runs.lengths).max()) > self.stream_length
+            )
+            if wrong:
                 raise corrupt(self.key, "refers to bytes that it does not have")
-            done = began = 0
-            while done < target.nbytes:
-                number, inside = divmod(position + done, self._extent)
-                size = min(self._extent - inside, target.nbytes - done)
-                if size == self._raw_size(number) and self._table[number][1] == RAW:
-                    if done - began >= _SPAN:
-                        whole.append(((position + began) // self._extent, target[began:done]))
-                        began = done
-                else:
-                    if began < done:
-                        whole.append(((position + began) // self._extent, target[began:done]))
-                    shared.setdefault(number, []).append(Wanted(inside, target[done : done + size]))
-                    began = done + size
-                done += size
-            if began < done:
-                whole.append(((position + began) // self._extent, target[began:done]))
-        return whole, shared
+        return shares(plan, self._extent)
+
+    def _tasks(self, found: dict[int, list[Share]]) -> list[Task]:
+        tasks: list[Task] = []
+        shared: list[int] = []
+        straight: list[tuple[int, Memory, int, int]] = []  # first extent, target, [offset, stop)
+        for number in sorted(found):
+            place = self._straight(number, found[number])
+            if place is None:
+                shared.append(number)
+                continue
+            target, offset = place
+            stop = offset + self._raw_size(number)
+            if straight:
+                first, into, start, end = straight[-1]
+                reached = first + (end - start) // self._extent
+                follows = into is target and end == offset and reached == number
+                if follows and stop - start <= _SPAN:
+                    straight[-1] = first, into, start, stop
+                    continue
+            straight.append((number, target, offset, stop))
+        for first, target, start, stop in straight:
+            view = memoryview(target.data)[start:stop]
+            tasks.append(Task(stop - start, partial(self._read_straight, first, view)))
+        for first, last in self._spans(shared):
+            size = self._offsets[last] - self._offsets[first]
+            tasks.append(Task(size, partial(self._copy_span, first, last, found)))
+        return tasks
+
+    def _straight(self, number: int, found: list[Share]) -> tuple[Memory, int] | None:
+        """Where an extent goes as it is stored, if it goes to one place."""
+        if self._table[number][1] != RAW or len(found) != 1 or len(found[0].runs.lengths) != 1:
+            return None
+        target, runs = found[0]
+        return (target, int(runs.offsets[0])) if int(runs.lengths[0]) == self._raw_size(number) else None
 
     def _raw_size(self, number: int) -> int:
         return min(self._extent, self.stream_length - number * self._extent)
@@ -223,6 +364,14 @@ class PackReader:
                 raise corrupt(self.key, f"has a wrong size for extent {number}")
             if digest_of(target[start : start + stored]) != digest:
                 raise corrupt(self.key, f"has a damaged extent {number}")
+
+    def _copy_span(self, first: int, last: int, found: dict[int, list[Share]]) -> None:
+        span = self._checked_span(first, last)
+        for number in range(first, last):
+            start = self._offsets[number] - self._offsets[first]
+            raw = self._expanded(number, span[start : start + self._table[number][0]])
+            for share in found[number]:
+                copy_out(share, raw)
 
     def _spans(self, numbers: Sequence[int]) -> Iterator[tuple[int, int]]:
         """Neighbouring extents as [first, last) pieces of the file of at most _SPAN bytes."""
@@ -240,7 +389,9 @@ class PackReader:
 
     def _checked_span(self, first: int, last: int) -> memoryview:
         start = self._offsets[first]
-        span = memoryview(self._blobs.read(self.key, start, self._offsets[last] - start))
+        span = memoryview(np.empty(self._offsets[last] - start, np.uint8).data)
+        if span.nbytes and self._blobs.read_into(self.key, start, span) != span.nbytes:
+            raise corrupt(self.key, "is cut short")
         for number in range(first, last):
             stored, _, digest = self._table[number]
             inside = self._offsets[number] - start
@@ -248,13 +399,11 @@ class PackReader:
                 raise corrupt(self.key, f"has a damaged extent {number}")
         return span
 
-    def _copy_out(self, number: int, stored: memoryview, wanted: list[Wanted]) -> None:
+    def _expanded(self, number: int, stored: memoryview) -> memoryview:
         try:
-            raw = memoryview(expand(self._table[number][1], stored, self._raw_size(number)))
+            return memoryview(expand(self._table[number][1], stored, self._raw_size(number)))
         except ValueError as error:
             raise corrupt(self.key, f"has a damaged extent {number}: {error}") from error
-        for inside, target in wanted:
-            target[:] = raw[inside : inside + target.nbytes]
 
 
 def check_alone(blobs: BlobStore, key: str, digest: bytes | None = None) -> None:

@@ -177,6 +177,22 @@ class CheckpointTable:
         rows = self.rows(connection, "c.lineage = ? AND c.checkpoint = ?", (lineage, checkpoint))
         return rows[0] if rows else None
 
+    def newest(self, connection: Connection, lineage: str) -> CheckpointRow | None:
+        """The newest living cut of a lineage, however many there are; damaged rows are passed over."""
+        living = "c.lineage = ? AND c.fate = 'committed' AND c.condemned = 0 AND c.checkpoint < ?"
+        below = 1 << 62
+        while True:
+            found = connection.execute(
+                f"SELECT c.checkpoint FROM checkpoints c WHERE {living} ORDER BY c.checkpoint DESC LIMIT 1",
+                (lineage, below),
+            ).fetchone()
+            if found is None:
+                return None
+            (below,) = found
+            rows = self.rows(connection, "c.lineage = ? AND c.checkpoint = ?", (lineage, below), [])
+            if rows:
+                return rows[0]
+
     def _row(self, found: tuple[Any, ...]) -> CheckpointRow:
         *columns, doc, found_seal = found
         if seal(*columns, doc) != found_seal:

@@ -191,8 +191,7 @@ class TableCatalog(Filling):
             line = self._lineage(connection, lineage, lease)
             if label is not None:
                 self._free_label(connection, lineage, check_label(label))
-            # A damaged row must not keep the system from going on after it.
-            committed = _living(self._table.rows(connection, "c.lineage = ?", (lineage,), []))
+            newest = self._table.newest(connection, lineage)
             row = CheckpointRow(
                 system=lease.system,
                 lineage=lineage,
@@ -203,7 +202,7 @@ class TableCatalog(Filling):
                 begun_at=float(now),
                 decided_at=None,
                 epoch=line.epoch,
-                parent=committed[-1].place if committed else line.origin,
+                parent=newest.place if newest is not None else line.origin,
                 roster=tuple(roster),
             )
             self._put_lineage(connection, dataclasses.replace(line, next_checkpoint=line.next_checkpoint + 1))

@@ -40,7 +40,7 @@ class _Now(Persister):
         self._blobs, self._post = blobs, post
 
     def submit(self, job: PersistJob) -> None:
-        self._post(write(self._blobs, job))
+        self._post(write(self._blobs, job, self.most))
 
     def drain(self) -> None:
         """Nothing is ever under way."""

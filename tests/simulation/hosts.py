@@ -108,7 +108,12 @@ class Slow(Persister):
             self._tell(self._write(self._captured.pop(0)))
 
     def _write(self, job: PersistJob) -> Persisted:
-        return write(self._blobs, job)
+        written = write(self._blobs, job, self._process.town.most)
+        if job.parent is not None and written.ref is not None:
+            length = len(written.ref.chain)
+            if length <= len(job.parent.chain):
+                self._process.world.hits["chain folded" if length > 1 else "chain written whole"] += 1
+        return written
 
     def drain(self) -> None:
         while self._captured:
@@ -153,6 +158,8 @@ class Participant(Process):
             lambda: self.runner.peers.greeting(),
         )
         self.runner.attach(self.transport, Slow(self, self.runner.blobs))
+        self.runner.shutter.small = town.small
+        self.runner.shutter.renew()
 
     def _build(self, setup: Setup, store: Store) -> Runner:
         return self.kind(

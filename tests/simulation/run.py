@@ -34,6 +34,8 @@ SITUATIONS = {
     "join in a snapshot": 50,
     "leave in a snapshot": 20,
     "overlap with the older aborted": 100,
+    "chain folded": 500,
+    "chain written whole": 500,
     "cut with messages in flight": 2000,
     "zombie coordinator refused": 10,
     "two coordinators at once": 10,

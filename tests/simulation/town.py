@@ -14,7 +14,9 @@ from cutline.coordinator.launch import Ended
 from cutline.errors import StorageError, StoreInUse
 from cutline.participant.driver import DRIVER
 from cutline.participant.method_table import MethodTable
+from cutline.participant.shutter import SMALL
 from cutline.storage import DirectoryBlobs, Lease, Owner, SqliteCatalog, Store
+from cutline.storage.folding import MOST
 
 from .actors import Numbers
 from .check import Checker
@@ -117,7 +119,7 @@ class Town:
         pick = world.rng.choice
         self.settings: dict[str, Any] = {
             "interval": pick((0.3, 0.7, 1.5)),
-            "full_every": pick((1, 2, 4, 10)),
+            "full_every": pick((None, None, 2, 10)),
             "keep": pick((1, 2, 10)),
             "min_pause": pick((0.0, 0.0, 0.3)),
             "checkpoint_timeout": pick((2.0, 60.0)),
@@ -128,6 +130,9 @@ class Town:
         self.mailbox_bytes = pick((2_000, MAILBOX_BYTES, MAILBOX_BYTES))
         # Seconds that pass whenever a participant looks at its clock, which it does between messages.
         self.handler_cost = pick((0.005, 0.015, 0.04))
+        # Packs of a chain beside the full one, and bytes of a state that is written whole each time.
+        self.most = pick((1, 2, 4, MOST))
+        self.small = pick((0, 0, 2_000, SMALL))
         # How often an image takes long to become durable.
         self.slow_writes = 0.05
         self.program = Program(self)

@@ -25,7 +25,8 @@ from cutline.storage import (
     write_image,
 )
 from cutline.storage.codec import canonical, decode, digest_of
-from cutline.storage.image import Image, Memory, _memory
+from cutline.storage.image import Image, Memory
+from cutline.storage.layers import _seen
 from cutline.storage.pack import EXTENT
 
 PAGE = 4096
@@ -58,7 +59,7 @@ def write(
 
 def forget() -> None:
     """As in a new process."""
-    _memory.__init__()  # type: ignore[misc]
+    _seen.__init__()  # type: ignore[misc]
 
 
 def regions_of(image: Image) -> dict[int, bytes]:

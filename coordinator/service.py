@@ -80,17 +80,24 @@ class Service:
             else:
                 c.recoverer.order_rollback(seat)
         elif phase == "born":
+            again = seat.phase == "running"
             self._born(seat)
+            if again:
+                # Whatever it was told as one of the running may have been lost together with its birth.
+                self._reconnected(seat)
         elif phase == "running" and doc["epoch"] == c.epoch:
             if seat.member.name == DRIVER:
                 c.parting.still_here()
             if seat.phase != "departed":
                 seat.phase = "running"
             c.say(seat.link, "initiate", **c.view())
-            c.nursery.reconnected(seat)
-            c.departures.reconnected(seat)
+            self._reconnected(seat)
         else:
             c.recoverer.recover(f"{seat.member.name} is out of step")
+
+    def _reconnected(self, seat: Seat) -> None:
+        self.c.nursery.reconnected(seat)
+        self.c.departures.reconnected(seat)
 
     def _failed(self, seat: Seat, doc: dict[str, Any]) -> None:
         c = self.c

@@ -146,6 +146,20 @@ def test_who_was_asked_of_a_name_over_a_link_that_broke_is_asked_again(city: Cit
     assert city.lines["b"].last("resolved")["birth"] is None
 
 
+def test_a_newborn_that_was_asked_of_a_name_with_its_birth_lost_is_asked_again(city: City) -> None:
+    city.spawn("kid", "a", 7)
+    city.hello("kid", "born")
+    city.say("b", "resolve", name="nobody", births=[])
+    for name in ("a", "b", "driver"):
+        city.say(name, "told_of_spawns", name="nobody")
+    # Neither `born` nor the question has reached it.
+    city.hang_up("kid")
+    line = city.hello("kid", "born")
+    assert line.kinds()[:2] == ["born", "spawning"] and "resolved" not in city.lines["b"].kinds()
+    city.say("kid", "told_of_spawns", name="nobody")
+    assert city.lines["b"].last("resolved")["birth"] is None
+
+
 def test_a_spawn_that_comes_while_everybody_goes_back_is_asked_for_again_by_its_spawner(city: City) -> None:
     city.dies("b")
     city.spawn("kid", "a", 7)

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from bench.row import Row, interleave
 from cutline.storage import CheckpointRow, LineageRow, Owner, manifest_key, pack_key
+from cutline.storage.authentic import StoreKey
 from cutline.storage.sqlite import SqliteCatalog
 
 __all__ = ("measure",)
@@ -39,7 +40,7 @@ class _Catalog:
 
     def __init__(self, path: Path, cuts: int) -> None:
         self.path = path
-        self.catalog = SqliteCatalog.create(path, "0" * 32)
+        self.catalog = SqliteCatalog.create(path, "0" * 32, StoreKey.new())
         line = LineageRow(LINEAGE, SYSTEM, 1, None, 1, cuts + 1, 1)
         self.catalog.refill(SYSTEM, [line], [_row(number) for number in range(1, cuts + 1)], token=1)
         self.cuts = cuts

@@ -15,11 +15,12 @@ from cutline.participant.places import machine_id, network_address
 from cutline.participant.processes import process_alive, process_started
 from cutline.participant.scratch import hold, let_go
 from cutline.participant.transport_grpc import GrpcTransport
-from cutline.storage import Lease, Owner, Store, locate, open_store
+from cutline.storage import Lease, Owner, Store, locate
 from cutline.storage.collect import IMPORTED
 from cutline.storage.importing import claimed_by
 from cutline.storage.verify import faults_of
 
+from .authority import key_of, opened_with_key
 from .client import Client
 from .cycles import seldom_looking
 from .ending import await_ends
@@ -74,7 +75,7 @@ def begin(
     """
     settings = Settings(**spec["settings"])
     hold(spec["run_folder"])
-    store = open_store(spec["store"], create=True)
+    store = opened_with_key(spec, create=True)
     home = _made(Path(spec["home"]))
     lease = _acquire(store, settings.system, spec["driver_pid"], home)
     try:
@@ -110,7 +111,7 @@ def begin(
         coordinator.attach(transport, launcher)
         coordinator.parting.spec = {**spec, "take_over": True}
         address = transport.start()
-        write_endpoint(home, settings.system, Endpoint(address, token, os.getpid()))
+        write_endpoint(home, settings.system, Endpoint(address, token, os.getpid()), key_of(spec))
         if mode == "take_over":
             coordinator.recoverer.take_over()
         elif mode == "resume":

@@ -42,11 +42,15 @@ def plainly(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def opened(storage: str) -> Store:
-    """The store there is."""
+    """The store there is; says so if nobody can tell who wrote it."""
     try:
-        return open_store(storage, create=False)
+        store = open_store(storage, create=False)
     except NotAStore as error:
         place = locate(storage)
         if place.kind == "bucket":
             raise
         raise NotAStore(f"{place} holds no checkpoints; name the storage folder with --storage") from error
+    if not store.is_verified:
+        text = f"authenticity not checked: the key of this store ({store.catalog.seals.key_id}) is not here"
+        errors.print(text, markup=False, highlight=False, soft_wrap=True)
+    return store

@@ -11,7 +11,7 @@ import typer
 
 from cutline.storage import open_store
 from cutline.storage.export import export_cut
-from cutline.storage.importing import claim_source, import_cut, open_export
+from cutline.storage.importing import check_authentic, claim_source, import_cut, open_export
 
 from .cli_app import FOLDER, AsJson, Folder, Name, app, console, opened, plainly
 from .cli_store import place_of
@@ -62,6 +62,12 @@ def import_(
     told: Annotated[
         str | None, typer.Option("--source", help="With --claim: the store it came from, which is told.")
     ] = None,
+    trust: Annotated[
+        bool,
+        typer.Option(
+            "--trust", help="Also if it does not verify with a key that is here; it can make code run later."
+        ),
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Read an exported checkpoint into a store, made if it is not there; opening it is a fork."""
@@ -71,9 +77,12 @@ def import_(
     with ExitStack() as stack:
         origin = stack.enter_context(opened(told)) if told is not None else None
         store = stack.enter_context(open_store(storage, create=True))
+        if not trust:
+            # Before the source is told of a claim.
+            check_authentic(store, export)
         if origin is not None:
             claim_source(origin, export)
-        row = import_cut(store, export, name=name, claim=claim)
+        row = import_cut(store, export, name=name, claim=claim, trust=trust)
     if as_json:
         doc = {"checkpoint": place_of(row.place), "system": row.system, "claimed": claim, "told": told}
         print(json.dumps({**doc, "export": export.doc["export"], "label": row.label}))

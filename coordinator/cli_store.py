@@ -124,13 +124,16 @@ def _tell_report(system: str, doc: dict[str, Any]) -> None:
 def rebuild(
     store: Annotated[str, typer.Argument(help="The storage folder, or its URL.")] = FOLDER,
     force: Annotated[bool, typer.Option("--force", help="Also if the catalog of a folder is whole.")] = False,
+    trust: Annotated[
+        bool, typer.Option("--trust", help="Also from records that do not verify with a key that is here.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Make a lost or damaged catalog again from the manifests and commit records; name what is left out."""
     location = locate(store)
     if location.kind == "folder":
         _refuse_a_living_owner(location.path)
-    found = rebuild_catalog(location.url, force=force)
+    found = rebuild_catalog(location.url, force=force, trust=trust)
     doc = {
         "systems": {
             system: {"lineages": len(lines), "checkpoints": [place_of(row.place) for row in rows]}

@@ -10,7 +10,7 @@ from typing import Any
 from cutline.barrier.wire import PROTOCOL
 from cutline.errors import ConnectionRefused, NotRunning, WrongToken
 from cutline.participant.control import pack_control, unpack_control
-from cutline.participant.endpoint_file import read_endpoint
+from cutline.participant.endpoint_file import authentic_endpoint
 from cutline.participant.messages import unpack_error
 from cutline.participant.transport import WRONG_TOKEN, Link, LinkDown, LinkRefused, LinkUp, PacketIn
 from cutline.participant.transport_grpc import GrpcTransport
@@ -34,7 +34,7 @@ class Client:
     """
 
     def __init__(self, folder: Path, system: str, *, token: str | None = None, timeout: float = 10.0) -> None:
-        endpoint = read_endpoint(folder, system)
+        endpoint = authentic_endpoint(folder, system)
         if endpoint is None:
             raise NotRunning(
                 f"no system {system!r} is running in {folder}; start it, or name another with --name"

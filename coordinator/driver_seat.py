@@ -22,6 +22,8 @@ from cutline.participant.setup import Setup
 from cutline.participant.transport_mixed import MixedTransport
 from cutline.storage import BlobStore, Store
 
+from .authority import key_of
+
 __all__ = ("clear_seat", "make_driver")
 
 
@@ -55,7 +57,7 @@ def make_driver(
         return endpoint.address if endpoint is not None and endpoint.token == token else ""
 
     runner = LeavingDriver(setup, blobs, coordinator, classes=MethodTable())
-    runner.log = IngressLog(folder / "ingress" / f"{lineage}.log")
+    runner.log = IngressLog(folder / "ingress" / f"{lineage}.log", key_of(spec).derived("ingress"))
     transport = MixedTransport(
         token,
         runner.post,

@@ -19,12 +19,7 @@ from concurrent.futures import wait as wait_futures
 from pathlib import Path
 from typing import Any
 
-from cutline.errors import (
-    CutlineError,
-    Misuse,
-    StoreNotWritable,
-    SystemStopped,
-)
+from cutline.errors import CutlineError, Misuse, StoreNotWritable, SystemStopped
 from cutline.participant.driver import DriverState
 from cutline.participant.handle import Handle, bound_port
 from cutline.participant.host_process import start_beat
@@ -32,9 +27,9 @@ from cutline.participant.outbox import OUTBOX_BYTES
 from cutline.participant.program import describe_program
 from cutline.participant.scratch import RUN, let_go, make_folder
 from cutline.participant.spill import SPILL_BYTES
-from cutline.storage import open_store
 from cutline.storage.blobs import check_name
 
+from .authority import opened_with_key, store_key
 from .departing import depart
 from .driver_port import DriverPort, outcome
 from .driver_seat import clear_seat, make_driver
@@ -70,6 +65,7 @@ def start(
     restore: str | None = None,
     quiet: bool = False,
     listen: str = "unix:",
+    trust: bool = False,
     runtime: str | None = None,
     check_awaits: bool = False,
     break_mode: str = "",
@@ -109,10 +105,13 @@ def start(
             state for each.
         listen: where the coordinator listens: ``unix:`` (a private socket), ``127.0.0.1:PORT``, or for other
             machines ``tls:HOST:PORT``; on Ray ``tls:``, the default if nodes are on other machines by now.
+        trust: a store whose key is not here is taken over: it gets a new key, and what is in it counts as
+            authentic from then on. Whoever wrote it can make any code run here (README, "Whose it is").
 
     Raises:
         StoreNotShared: a node of the Ray cluster does not see the folder; the message names it.
         StoreInUse: a live system of that name owns the folder; the message names its process.
+        ForeignStore: the key of the store is not here; the message says how to bring it.
         NewerFormat, StoreNotWritable, StoreFull, StoreForbidden, StoreUnreachable: it cannot be used.
         CheckpointNotFound: `restore` names nothing.
         ClassMissing, CannotRestore: the program lacks what the checkpoint names.
@@ -142,7 +141,8 @@ def start(
     }
     spec: dict[str, Any] = {
         "settings": settings,
-        **chosen_store(told.storage),
+        **(place := chosen_store(told.storage)),
+        "key": store_key(place["store"], trust=trust),
         "token": secrets.token_hex(16),
         "driver_pid": os.getpid(),
         "listen": listen,
@@ -204,7 +204,7 @@ class System:
     def _build(self, spec: dict[str, Any], launch: str) -> None:
         self.lineage: str = self._supervisor.first["lineage"]
         self.resumed: int = self._supervisor.first["resumed"]
-        self.store = open_store(spec["store"], create=False)
+        self.store = opened_with_key(spec, create=False)
         runner = make_driver(spec, self.folder, self.store.blobs, self.lineage, launch, self._supervisor.host)
         runner.parcels.store = self._supervisor.parcel_store
         runner.notice = self._noticed

@@ -18,7 +18,8 @@ Classes are cut by what the reader of the error would do next::
     ├── CaptureError
     │   ├── CannotCapture            state or a message that cannot go into an image, with its path
     │   └── CannotRestore            an image that cannot become an object again
-    │       └── ClassMissing         a class that the image names and the program lacks
+    │       ├── ClassMissing         a class that the image names and the program lacks
+    │       └── ClassNotAllowed      a class that the image names and `allow=` does not
     ├── StorageError
     │   ├── NotAStore                (FileNotFoundError) no store there
     │   ├── NewerFormat              written by a newer Cutline
@@ -30,6 +31,8 @@ Classes are cut by what the reader of the error would do next::
     │   ├── BlobExists               (FileExistsError) conditional create lost
     │   ├── BlobNotFound             (FileNotFoundError)
     │   ├── Corrupt                  bytes that do not have the hash they must have
+    │   │   └── NotAuthentic         bytes that the store's key does not vouch for
+    │   ├── ForeignStore             the key of the store is not here
     │   ├── CheckpointNotFound       (KeyError)
     │   ├── BelowHorizon             the newest whole checkpoint is older than what has left the system
     │   ├── StoreInUse               another live system owns it
@@ -76,6 +79,7 @@ __all__ = (
     "CannotCapture",
     "CannotRestore",
     "ClassMissing",
+    "ClassNotAllowed",
     "StorageError",
     "NotAStore",
     "NewerFormat",
@@ -87,6 +91,8 @@ __all__ = (
     "BlobExists",
     "BlobNotFound",
     "Corrupt",
+    "NotAuthentic",
+    "ForeignStore",
     "CheckpointNotFound",
     "BelowHorizon",
     "StoreInUse",
@@ -196,6 +202,10 @@ class ClassMissing(CannotRestore):
     """A class that the image names and this program lacks."""
 
 
+class ClassNotAllowed(CannotRestore):
+    """A class or function that something stored or sent names, and that ``allow=`` does not."""
+
+
 class StorageError(CutlineError):
     """Durable bytes."""
 
@@ -239,6 +249,14 @@ class BlobNotFound(StorageError, FileNotFoundError):
 
 class Corrupt(StorageError):
     """Stored bytes do not have the hash they must have."""
+
+
+class NotAuthentic(Corrupt):
+    """Stored bytes are whole, and were written by somebody who does not have the store's key."""
+
+
+class ForeignStore(StorageError):
+    """The key of a store, or of an export, is not here: who wrote it is unknown, and it cannot be written."""
 
 
 class CheckpointNotFound(StorageError, KeyError):

@@ -1,11 +1,13 @@
 """The ingress log: what a driver tells the system, durable before it counts.
 
-One append-only file per lineage. A record is ``magic (4) length (u32) crc32 (u32) body``; the body is a
-msgpack array that starts with the record's index, 1, 2, 3, ..., and the index of the first record that was
-synced together with it. Records that a crash left unsynced at the end of the file are no records: they were
-never acknowledged, and opening removes them. A damaged record that others were synced after is an error that
-names the file and the index, never a silent end (RULES 11): the damage does not hide what follows it, since
-every record can be found by its magic and says which sync it belongs to.
+One append-only file per lineage. A record is ``magic (4) length (u32) crc32 (u32) body mac (32)``; length and
+crc are those of body and mac, the mac is over the lineage and the body. The body is a msgpack array that
+starts with the record's index, 1, 2, 3, ..., and the index of the first record that was synced together with
+it. Records that a crash left unsynced at the end of the file are no records: they were never acknowledged,
+and opening removes them. A damaged record that others were synced after is an error that names the file and
+the index, never a silent end (RULES 11): the damage does not hide what follows it, since every record can be
+found by its magic and says which sync it belongs to. What is whole and was not written with the store's key
+is an error too: what it holds is going to be unpickled.
 
 Records after a cut's position are delivered again when the system recovers to that cut.
 """
@@ -14,6 +16,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import hmac
 import os
 import struct
 import time
@@ -23,26 +26,35 @@ from pathlib import Path
 from typing import Any
 
 import msgpack
+from blake3 import blake3
 
 from cutline.errors import Corrupt, StoreFull, StoreInUse, StoreNotWritable
+from cutline.storage.authentic import forged
 
 __all__ = ("IngressLog",)
 
 _MAGIC = b"\xc1ing"
 _HEAD = struct.Struct("<4sII")
+_MAC = 32
 _FULL = frozenset((errno.ENOSPC, errno.EDQUOT))
 
 
 class IngressLog:
     """Appends, syncs, reads back. One process at a time: a lock beside the file sees to that.
 
+    ``key``: 32 bytes, from the store's key. ``trust``: what was written with another one is read too, for
+    `reseal`.
+
     Raises:
         StoreInUse: another process has the log open.
         Corrupt: an acknowledged record is damaged.
+        NotAuthentic: a record was written by somebody who does not have the store's key.
     """
 
-    def __init__(self, path: Path, *, patience: float = 2.0) -> None:
+    def __init__(self, path: Path, key: bytes, *, patience: float = 2.0, trust: bool = False) -> None:
         self.path = path
+        self._key = key
+        self._trusting = trust
         self.last = 0
         made = [folder for folder in (path.parent, *path.parent.parents) if not folder.exists()]
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -81,7 +93,12 @@ class IngressLog:
             if found is None:
                 self._check_rest(raw, offset, expected)
                 return
-            record, offset = found
+            record, stop = found
+            if not self._trusting and not hmac.compare_digest(
+                self._mac(raw[offset + _HEAD.size : stop - _MAC]), raw[stop - _MAC : stop]
+            ):
+                raise forged(f"record {expected} of the ingress log {self.path}", path=str(self.path))
+            offset = stop
             if record[0] != expected:
                 raise Corrupt(
                     f"ingress log {self.path}: record {record[0]} where {expected} should be",
@@ -105,6 +122,14 @@ class IngressLog:
                 )
             at = raw.find(_MAGIC, at + 1)
 
+    def _mac(self, body: bytes) -> bytes:
+        # A log that is put in another's place has other inputs.
+        return blake3(self.path.stem.encode() + b"\0" + body, key=self._key).digest()
+
+    def _sealed(self, body: bytes) -> bytes:
+        sealed = body + self._mac(body)
+        return _HEAD.pack(_MAGIC, len(sealed), zlib.crc32(sealed)) + sealed
+
     def append(self, records: Sequence[Sequence[Any]]) -> int:
         """Appends records and syncs once; returns the index of the last.
 
@@ -115,7 +140,7 @@ class IngressLog:
         parts = []
         for number, record in enumerate(records, first):
             body = msgpack.packb([number, first, *record])
-            parts.append(_HEAD.pack(_MAGIC, len(body), zlib.crc32(body)) + body)
+            parts.append(self._sealed(body))
         start = self._file.seek(0, os.SEEK_END)
         try:
             self._file.write(b"".join(parts))
@@ -148,6 +173,17 @@ class IngressLog:
         """The records behind `index`, in order: each its index, then what was given to `append`."""
         return [[number, *given] for (number, _, *given), _ in self._scan() if number > index]
 
+    def reseal(self) -> None:
+        """Writes all records again, with the key."""
+        parts = [self._sealed(msgpack.packb(record)) for record, _ in self._scan()]
+        fresh = self.path.with_suffix(".new")
+        with open(fresh, "wb") as file:
+            file.write(b"".join(parts))
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(fresh, self.path)
+        _sync_folder(self.path.parent)
+
     def close(self) -> None:
         """Closes the file and lets others open it. Idempotent."""
         self._file.close()
@@ -162,9 +198,10 @@ def _read(raw: bytes, offset: int) -> tuple[list[Any], int] | None:
         return None
     magic, length, crc = _HEAD.unpack_from(raw, offset)
     stop = offset + _HEAD.size + length
-    body = raw[offset + _HEAD.size : stop]
-    if magic != _MAGIC or len(body) < length or zlib.crc32(body) != crc:
+    sealed = raw[offset + _HEAD.size : stop]
+    if magic != _MAGIC or not _MAC < length == len(sealed) or zlib.crc32(sealed) != crc:
         return None
+    body = sealed[:-_MAC]
     record: list[Any] = msgpack.unpackb(body, strict_map_key=False, max_bin_len=length, max_str_len=length)
     return record, stop
 

@@ -16,6 +16,7 @@ from typing import Any, Literal, Protocol
 
 from cutline.errors import Corrupt, RefusedOption
 
+from .authentic import Seals, StoreKey
 from .owners import Owner
 
 __all__ = (
@@ -128,6 +129,20 @@ class Catalog(Protocol):
 
         It works for whoever has it, and no longer when the next owner comes (Fenced).
         """
+        ...
+
+    @property
+    def seals(self) -> Seals:
+        """By which key rows are sealed. Its ``key`` is None where that is not here: then every verb that
+        changes anything raises ForeignStore, and nothing that is read is known to be authentic."""
+        ...
+
+    def take_over(self, key: StoreKey) -> None:
+        """Seals every row anew with another key; see `sealing`. Raises StoreInUse."""
+        ...
+
+    def generation(self) -> str:
+        """Another one for a catalog that was made again."""
         ...
 
     def systems(self) -> list[str]:

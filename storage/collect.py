@@ -6,7 +6,8 @@ Decided by the catalog alone, never by age:
 2. One transaction gives up the cuts that retention names, and reads the state of all the others.
 3. A listed blob goes if its checkpoint is decided, every id begun before that decision is decided too, and
    no living cut lists it. What belongs to an id or a lineage that the catalog does not know stays, but
-   for lineages of imports that did not come to their end.
+   for lineages of imports that did not come to their end: their names say which catalog they were for. One
+   for an older catalog may be a cut whose record was lost when this one was made again.
 4. Rows of cuts that were given up go last, when their blobs are gone: an interrupted collection is found
    again and finished.
 
@@ -59,6 +60,7 @@ class Swept:
 class _State(NamedTuple):
     lines: Sequence[LineageRow]
     rows: Sequence[CheckpointRow]
+    generation: str
 
 
 @dataclass(slots=True)
@@ -88,7 +90,7 @@ def plan(
     going = expendable(lines, rows, policy, now=now, broken=known_bad)
     after = [replace(row, condemned=row.place in going) for row in rows]
     removed = {}
-    for key in _dead(_State(lines, after), present, unfinished):
+    for key in _dead(_State(lines, after, catalog.generation()), present, unfinished):
         # Another collector may have been faster; what is being written has no size yet.
         with contextlib.suppress(StorageError):
             removed[key] = blobs.size(key) if key in present else 0
@@ -122,7 +124,7 @@ def sweep(
     def choose(lines: Sequence[LineageRow], rows: Sequence[CheckpointRow]) -> set[Place]:
         return expendable(lines, rows, policy, now=now, broken=known_bad)
 
-    state = _State(*catalog.condemn(lease, choose))
+    state = _State(*catalog.condemn(lease, choose), catalog.generation())
     swept.given_up = [row.place for row in state.rows if row.condemned]
     _remove(blobs, _dead(state, present, unfinished), swept.removed)
     living = {row.place for row in state.rows if row.fate == "committed" and not row.condemned}
@@ -173,13 +175,15 @@ def _dead(state: _State, present: set[str], unfinished: Sequence[str]) -> list[s
     undecided = {row.place for row in state.rows if row.fate == "begun"}
     next_ids = {line.lineage: line.next_checkpoint for line in state.lines}
 
+    died = f"{IMPORTED}{state.generation}-"
+
     def is_over(key: str) -> bool:
         """Whether nobody can come to need a key of this folder any more."""
         parts = parts_of(key)
         if parts is None or parts.lineage not in next_ids:
             # An import that died. One that lives holds a newer lease than that of this reading, or an older
             # one, under which it cannot finish any more.
-            return parts is not None and parts.lineage.startswith(IMPORTED)
+            return parts is not None and parts.lineage.startswith(died)
         place = parts.lineage, parts.checkpoint
         if parts.checkpoint >= next_ids[parts.lineage] or place in undecided:
             return False

@@ -1,7 +1,8 @@
 """One cut as one file or folder that can be carried anywhere, and read back into any store.
 
 An export is self-contained: an image that is a delta is read whole and written as a full one, so packs refer
-to nothing and can be given any key later. First comes the head: magic, version, a document with its digest.
+to nothing and can be given any key later. First comes the head: magic, version, a document with its digest
+and a MAC by the key of the store (zeros, where that is not here).
 The packs follow in the order that the document lists them; in a folder they are files of their own. Each byte
 is under a digest or compared with what it must be. docs/format.md is normative.
 
@@ -24,6 +25,7 @@ from blake3 import blake3
 
 from cutline.errors import BlobExists, Misuse, StorageError
 
+from .authentic import MAC_SIZE, SEAL_SIZE
 from .blobs import BlobStore
 from .catalog import CheckpointRow
 from .codec import canonical, digest_of
@@ -34,17 +36,28 @@ from .manifest import MemberImage
 from .pack import PackReader
 from .store import Store
 
-__all__ = ("EXPORT_FORMAT", "FIELDS", "HEAD", "HEAD_FILE", "MAGIC", "Exported", "export_cut", "pack_file")
+__all__ = (
+    "EXPORT_FORMAT",
+    "FIELDS",
+    "HEAD",
+    "HEAD_FILE",
+    "MAGIC",
+    "PURPOSE",
+    "Exported",
+    "export_cut",
+    "pack_file",
+)
 
 EXPORT_FORMAT = 1
 MAGIC = b"\x89CUTEXP\n"
 HEAD_FILE = "cutline-export"
-# Magic, version, nothing, bytes of the document with its digest.
+PURPOSE = "export"
+# Magic, version, nothing, bytes of the document with its digest and MAC.
 HEAD = struct.Struct("<8sIIQ")
 # What every document of format 1 has.
 FIELDS = frozenset(
     "format export source system checkpoint epoch label created_at begun_at decided_at roster summary"
-    " next_birth channels images".split()
+    " next_birth channels images key".split()
 )
 _CHUNK = 1 << 20
 
@@ -106,7 +119,7 @@ def _gathered(store: Store, row: CheckpointRow, folder: Path) -> Exported:
             "pack": number,
             "size": ref.size,
         }
-    identity = os.urandom(8).hex()
+    identity, key = os.urandom(8).hex(), store.catalog.seals.key
     doc = {
         "format": EXPORT_FORMAT,
         "export": identity,
@@ -123,9 +136,12 @@ def _gathered(store: Store, row: CheckpointRow, folder: Path) -> Exported:
         "next_birth": max([line.next_birth, *(image.birth + 1 for image in manifest.images.values())]),
         "channels": manifest.channels,
         "images": images,
+        "key": None if key is None else key.id,
     }
     body = canonical(doc)
-    head = HEAD.pack(MAGIC, EXPORT_FORMAT, 0, len(body) + 32) + body + digest_of(body)
+    digest = digest_of(body)
+    mac = bytes(MAC_SIZE) if key is None else key.mac(PURPOSE, digest)
+    head = HEAD.pack(MAGIC, EXPORT_FORMAT, 0, len(body) + SEAL_SIZE) + body + digest + mac
     made.create(HEAD_FILE, [head])
     total = len(head) + sum(image["size"] for image in images.values())
     return Exported(identity, row, len(images), total)

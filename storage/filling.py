@@ -6,18 +6,17 @@ Part of `TableCatalog`. Both `refill` and `adopt` are one transaction: all of it
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from cutline.errors import CheckpointNotFound, Misuse
 
+from .authentic import damaged
 from .catalog import CheckpointRow, Lease, LineageRow
 from .owners import Owner
-from .rows import CheckpointTable, Connection, damaged, lineage_values, seal, upsert
-from .verbs import TableDatabase, verb
-
-if TYPE_CHECKING:
-    from .leases import LeaseTable
+from .rows import CheckpointTable, Connection, lineage_values, upsert
+from .sealing import Sealing
+from .verbs import verb
 
 __all__ = ("Filling",)
 
@@ -25,11 +24,9 @@ _PUT_META = upsert("meta", ("key",), ("value",))
 _NOBODY = Owner("nowhere", 0, 0.0, 0, "a catalog made again")
 
 
-class Filling:
+class Filling(Sealing):
     """See the module's head."""
 
-    database: TableDatabase
-    _leases: LeaseTable
     _table: CheckpointTable
 
     @verb
@@ -41,7 +38,7 @@ class Filling:
     def refill(
         self, system: str, lines: Sequence[LineageRow], rows: Sequence[CheckpointRow], *, token: int
     ) -> None:
-        with self.database.writing() as connection:
+        with self._writing() as connection:
             known = connection.execute("SELECT 1 FROM lineages WHERE system = ?", (system,)).fetchone()
             if known is not None or self._leases.held(connection, system) is not None:
                 raise Misuse(f"the catalog knows system {system!r} already", system=system)
@@ -52,10 +49,12 @@ class Filling:
                 self._insert(connection, line)
             for row in rows:
                 self._table.put(connection, row)
+            # What came before this is not in it: see `collect`.
+            connection.execute(_PUT_META, ("generation", os.urandom(8).hex()))
 
     @verb
     def adopt(self, lease: Lease, line: LineageRow, row: CheckpointRow) -> CheckpointRow:
-        with self.database.writing() as connection:
+        with self._writing() as connection:
             self._leases.fence(connection, lease)
             row = dataclasses.replace(row, fate="committed", horizon=line.next_checkpoint)
             if (line.system, row.system) != (lease.system,) * 2 or row.lineage != line.lineage:
@@ -78,17 +77,18 @@ class Filling:
         self._put_lineage(connection, dataclasses.replace(line, order=number))
 
     def _put_lineage(self, connection: Connection, row: LineageRow) -> None:
+        values = lineage_values(row)
         connection.execute(
             "UPDATE lineages SET system = ?, origin_lineage = ?, origin_checkpoint = ?, epoch = ?,"
             " next_checkpoint = ?, next_birth = ?, seal = ? WHERE lineage = ?",
-            (*lineage_values(row), row.lineage),
+            (*values, self.seals.seal("lineages", row.lineage, row.order, *values), row.lineage),
         )
 
     # The horizon of a lineage
 
     @verb
     def raise_horizon(self, lease: Lease, lineage: str, checkpoint: int) -> None:
-        with self.database.writing() as connection:
+        with self._writing() as connection:
             self._leases.fence(connection, lease)
             row = self._table.row(connection, lineage, checkpoint)
             if row is None or row.system != lease.system or row.fate != "committed":
@@ -98,7 +98,7 @@ class Filling:
                     lineage=lineage,
                 )
             mark = max(checkpoint, self._horizon(connection, lineage))
-            sealed = f"{mark}:{seal(lineage, mark).hex()}"
+            sealed = f"{mark}:{self.seals.seal('horizons', lineage, mark).hex()}"
             connection.execute(_PUT_META, (f"horizon:{lineage}", sealed))
 
     @verb
@@ -112,6 +112,10 @@ class Filling:
         if found is None:
             return 0
         text, _, sealed = found[0].partition(":")
-        if not text.isdecimal() or seal(lineage, int(text)).hex() != sealed:
-            raise damaged(f"the horizon of lineage {lineage}", lineage=lineage)
-        return int(text)
+        what = f"the horizon of lineage {lineage}"
+        try:
+            mark, raw = int(text), bytes.fromhex(sealed)
+        except ValueError as error:
+            raise damaged(what, lineage=lineage) from error
+        self.seals.check(raw, what, "horizons", lineage, mark, lineage=lineage)
+        return mark

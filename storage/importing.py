@@ -31,19 +31,21 @@ from cutline.errors import (
     StorageError,
 )
 
+from .authentic import MAC_SIZE, SEAL_SIZE, foreign, forged
 from .blobs import BlobStore, check_name, manifest_key, pack_key
 from .catalog import CheckpointRow, Lease, LineageRow, check_label
-from .codec import DIGEST_SIZE, decode, digest_of
+from .codec import decode, digest_of
 from .collect import IMPORTED
 from .directory import DirectoryBlobs
 from .disk import meaning
-from .export import EXPORT_FORMAT, FIELDS, HEAD, HEAD_FILE, MAGIC, pack_file
+from .export import EXPORT_FORMAT, FIELDS, HEAD, HEAD_FILE, MAGIC, PURPOSE, pack_file
 from .image import ImageRef, check_image
+from .keys import find_key
 from .manifest import Manifest, MemberImage
 from .owners import IMPORTING, Owner
 from .store import Store
 
-__all__ = ("Export", "claim_source", "claimed_by", "import_cut", "open_export")
+__all__ = ("Export", "check_authentic", "claim_source", "claimed_by", "import_cut", "open_export")
 
 _CHUNK = 1 << 20
 # Seconds; another owner that comes after them makes the import fail, and nothing worse.
@@ -74,6 +76,8 @@ class Export:
 
     path: Path
     doc: dict[str, Any]
+    digest: bytes
+    mac: bytes
     files: _Packed | DirectoryBlobs
     parts: tuple[tuple[str, int], ...]
 
@@ -138,18 +142,20 @@ def _opened(place: Path) -> Export:
         if found != size:
             raise _damaged(place, f"{name} has {found} bytes where {size} were written")
     parts = [(HEAD_FILE, end) for end in ends[:-1]] if whole else [(name, 0) for name in names]
-    return Export(place, doc, files, tuple(parts))
+    return Export(place, doc, body[-SEAL_SIZE:-MAC_SIZE], body[-MAC_SIZE:], files, tuple(parts))
 
 
 def _checked(place: Path, content: bytes) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """(images by number of their pack, the document)."""
-    body = content[:-DIGEST_SIZE]
-    if digest_of(body) != content[-DIGEST_SIZE:]:
+    body = content[:-SEAL_SIZE]
+    if digest_of(body) != content[-SEAL_SIZE:-MAC_SIZE]:
         raise _damaged(place, "its document is damaged")
     try:
         doc: dict[str, Any] = decode(body)
         if not doc.keys() >= FIELDS or not doc["source"].keys() >= {"url", "lineage"}:
             raise ValueError("a field is missing")
+        if not isinstance(doc["key"], (str, type(None))):
+            raise ValueError("a key's id is none")
         images = sorted(doc["images"].values(), key=lambda image: int(image["pack"]))
         if [image["pack"] for image in images] != list(range(len(images))):
             raise ValueError("packs are not numbered in order")
@@ -190,13 +196,24 @@ def _damaged(place: Path, what: str) -> Corrupt:
 
 
 def import_cut(
-    store: Store, export: Export, *, name: str | None = None, claim: bool = False, now: float | None = None
+    store: Store,
+    export: Export,
+    *,
+    name: str | None = None,
+    claim: bool = False,
+    trust: bool = False,
+    now: float | None = None,
 ) -> CheckpointRow:
     """Makes the exported cut the newest one of system ``name`` (by default that of the export).
 
-    Raises Corrupt, naming the participant, for bytes that are not what was exported; StoreInUse if the
+    ``trust``: whoever made the export, it may run code here once it is restored.
+
+    Raises ForeignStore without that if the key of the store it came from is not here, NotAuthentic if it does
+    not verify; Corrupt, naming the participant, for bytes that are not what was exported; StoreInUse if the
     system runs. After any error the store is as before.
     """
+    if not trust:
+        check_authentic(store, export)
     system = check_name(name if name is not None else export.system, "system")
     moment = time.time() if now is None else now
     owner = dataclasses.replace(Owner.here(IMPORTING), driver_pid=0)
@@ -218,9 +235,21 @@ def import_cut(
     return row
 
 
+def check_authentic(store: Store, export: Export) -> None:
+    """Raises ForeignStore if the key of the store that an export came from is not here, NotAuthentic if it
+    does not verify with it."""
+    key_id, own = export.doc["key"] or "", store.catalog.seals.key
+    key = own if own is not None and own.id == key_id else find_key(key_id)
+    what = f"the export {export.path}"
+    if key is None:
+        raise foreign(what, key_id, "so nobody knows who made it, and nothing was imported")
+    if not key.vouches(PURPOSE, export.digest, export.mac):
+        raise forged(what, path=str(export.path))
+
+
 def _imported(store: Store, export: Export, lease: Lease, claim: bool, made: list[str]) -> CheckpointRow:
     doc, system = export.doc, lease.system
-    lineage = f"{IMPORTED}{os.urandom(8).hex()}"
+    lineage = f"{IMPORTED}{store.catalog.generation()}-{os.urandom(8).hex()}"
     checkpoint, epoch = int(doc["checkpoint"]), int(doc["epoch"])
     images = {}
     for participant, image in doc["images"].items():

@@ -6,15 +6,16 @@ not stop a paused owner; the token does, at its next transaction.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from cutline.errors import Fenced, StoreInUse
 
+from .authentic import Seals
 from .catalog import Lease
 from .codec import canonical, decode
 from .owners import Owner
-from .rows import Connection, damaged, seal, upsert
+from .rows import Connection, upsert
 
 __all__ = ("LeaseTable",)
 
@@ -36,8 +37,9 @@ class LeaseTable:
     ``lock``: what a statement that reads a lease ends with, so that others who would write it wait.
     """
 
-    def __init__(self, dead: Callable[[Owner], bool], lock: str = "") -> None:
+    def __init__(self, dead: Callable[[Owner], bool], seals: Seals, lock: str = "") -> None:
         self._dead = dead
+        self._seals = seals
         self._lock = lock
 
     def acquire(self, connection: Connection, system: str, owner: Owner, ttl: float, now: float) -> Lease:
@@ -45,7 +47,7 @@ class LeaseTable:
         held = self._row(connection, system, self._lock)
         if held is None:
             # Somebody else may be doing the same: the row is there then, and his.
-            if connection.execute(_FIRST, _values(lease, now + ttl, released=False)).rowcount:
+            if connection.execute(_FIRST, self._values(lease, now + ttl, released=False)).rowcount:
                 return lease
             held = self._row(connection, system, self._lock)
         if held is not None and not held.released and now < held.expires and not self._dead(held.owner):
@@ -73,6 +75,15 @@ class LeaseTable:
         held = self._row(connection, system)
         return None if held is None or held.released else Lease(system, held.token, held.owner)
 
+    def living(self, connection: Connection, seals: Seals, now: float) -> Iterator[tuple[str, Owner]]:
+        """Systems whose owner may be at work, as far as rows can be read; MACs are those of ``seals``."""
+        for *values, found_seal in connection.execute("SELECT * FROM leases").fetchall():
+            system, _, owner, expires, released = values
+            seals.check(found_seal, f"the lease of system {system!r}", "leases", *values, system=system)
+            holder = Owner.from_doc(decode(owner))
+            if not released and now < expires and not self._dead(holder):
+                yield system, holder
+
     def fence(self, connection: Connection, lease: Lease) -> None:
         """Raises Fenced unless the lease is the newest and was not given up."""
         held = self._row(connection, lease.system, self._lock)
@@ -87,20 +98,19 @@ class LeaseTable:
         )
 
     def put(self, connection: Connection, lease: Lease, expires: float, *, released: bool = False) -> None:
-        connection.execute(_PUT, _values(lease, expires, released=released))
+        connection.execute(_PUT, self._values(lease, expires, released=released))
 
     def _row(self, connection: Connection, system: str, lock: str = "") -> _Held | None:
         found = connection.execute(f"SELECT * FROM leases WHERE system = ?{lock}", (system,)).fetchone()
         if found is None:
             return None
         *values, found_seal = found
-        if seal(*values) != found_seal:
-            raise damaged(f"the lease of system {system!r}", system=system)
+        what = f"the lease of system {system!r}"
+        self._seals.check(found_seal, what, "leases", *values, system=system)
         _, token, owner, expires, released = values
         return _Held(token, Owner.from_doc(decode(owner)), expires, bool(released))
 
-
-def _values(lease: Lease, expires: float, *, released: bool) -> tuple[Any, ...]:
-    owner = canonical(lease.owner.to_doc())
-    values = (lease.system, lease.token, owner, float(expires), int(released))
-    return (*values, seal(*values))
+    def _values(self, lease: Lease, expires: float, *, released: bool) -> tuple[Any, ...]:
+        owner = canonical(lease.owner.to_doc())
+        values = (lease.system, lease.token, owner, float(expires), int(released))
+        return (*values, self._seals.seal("leases", *values))

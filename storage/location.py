@@ -30,7 +30,7 @@ from cutline.errors import RefusedOption
 
 from .codec import digest_of
 
-__all__ = ("CatalogUrl", "Location", "locate", "need_catalog", "store_home", "store_path")
+__all__ = ("CatalogUrl", "Location", "locate", "need_catalog", "store_home", "store_path", "user_home")
 
 _CLOUDS = {"s3": "S3", "gs": "Google Cloud Storage", "az": "Azure Blob Storage"}
 _OPTIONS = ("endpoint", "region", "allow_http", "account")
@@ -136,11 +136,16 @@ def store_home(url: str | os.PathLike[str]) -> Path:
         raise RefusedOption(
             "memory: is one process's, and the participants of a system are others: use a folder"
         )
-    state = os.environ.get("XDG_STATE_HOME") or "~/.local/state"
-    top = Path(os.environ.get("CUTLINE_HOME") or f"{state}/cutline").expanduser().absolute()
+    top = user_home()
     name = re.sub(r"[^A-Za-z0-9]+", "-", location.place).strip("-")[:60]
     mark = f"{location.place}\0{location.options.get('endpoint', '')}".encode()
     return top / f"{name}-{digest_of(mark).hex()[:16]}"
+
+
+def user_home() -> Path:
+    """This user's folder for what belongs to no store: CUTLINE_HOME, or below the user's state folder."""
+    state = os.environ.get("XDG_STATE_HOME") or "~/.local/state"
+    return Path(os.environ.get("CUTLINE_HOME") or f"{state}/cutline").expanduser().absolute()
 
 
 def _bucket(text: str, scheme: str) -> Location:

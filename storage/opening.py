@@ -29,10 +29,12 @@ from cutline.errors import (
     StoreNotWritable,
 )
 
+from .authentic import StoreKey
 from .blobs import BlobStore
 from .codec import canonical, digest_of
 from .directory import DirectoryBlobs
 from .disk import Disk, meaning
+from .keys import drop_key, find_key, made_key
 from .location import CatalogUrl, Location, locate, need_catalog, store_path
 from .sqlite import SqliteCatalog
 from .store import Store, memory_store
@@ -60,25 +62,47 @@ _BLOBS = "blobs"
 _MARKER_MAX = 1 << 16
 
 
-def open_store(url: str | os.PathLike[str], *, create: bool) -> Store:
+def open_store(url: str | os.PathLike[str], *, create: bool, key: StoreKey | None = None) -> Store:
     """Opens the store at ``url``, or makes one there if ``create`` and there is none.
+
+    ``key``: the store's, for a process that was handed it; else it is looked for (`keys`). Where it is not
+    here, the store can be read, with nothing known of who wrote it, and cannot be written.
 
     Raises RefusedOption for a URL that cannot be meant, NotAStore, NewerFormat, StoreNotWritable, StoreFull,
     StoreForbidden, StoreUnreachable; Corrupt if a part of it is lost.
     """
     location = locate(url)
     try:
-        if location.kind == "memory":
-            if not create:
-                raise NotAStore("what was in memory: went with its process: make a new one with create=True")
-            return memory_store()
-        if location.kind == "bucket" or location.catalog is not None:
-            return _open_apart(location, need_catalog(location), create)
-        return _open_folder(store_path(url), create)
+        store = _opened(url, location, create)
     except OSError as error:
         if isinstance(error, StorageError):  # some of them are OSErrors too
             raise
         raise meaning(error, str(location), writing=True) from error
+    if location.kind != "memory":
+        try:
+            _unlock(store, key)
+        except BaseException:
+            store.close()
+            raise
+    return store
+
+
+def _unlock(store: Store, key: StoreKey | None) -> None:
+    seals = store.catalog.seals
+    if key is None or key.id != seals.key_id:
+        key = find_key(seals.key_id)
+    if key is not None:
+        seals.use(key, seals.store, seals.key_id)
+
+
+def _opened(url: str | os.PathLike[str], location: Location, create: bool) -> Store:
+    if location.kind == "memory":
+        if not create:
+            raise NotAStore("what was in memory: went with its process: make a new one with create=True")
+        return memory_store()
+    if location.kind == "bucket" or location.catalog is not None:
+        return _open_apart(location, need_catalog(location), create)
+    return _open_folder(store_path(url), create)
 
 
 def open_blobs(url: str | os.PathLike[str]) -> BlobStore:
@@ -121,6 +145,7 @@ def _open_folder(path: Path, create: bool) -> Store:
         catalog.database.check()
         if catalog.store_id() != marker["store"]:
             raise _lost(str(path), f"{_CATALOG} belongs to another store")
+        catalog.use_key(None)
     except BaseException:
         catalog.close()
         raise
@@ -148,7 +173,11 @@ def _refuse_remains(path: Path) -> None:
 def _make(path: Path) -> None:
     """Makes the folder a store. Several processes may do so at once, and any may die anywhere in it."""
     _make_folder(path / _BLOBS)
-    with contextlib.closing(SqliteCatalog.create(path / _CATALOG, os.urandom(16).hex())) as catalog:
+    key = made_key()
+    with contextlib.closing(SqliteCatalog.create(path / _CATALOG, os.urandom(16).hex(), key)) as catalog:
+        if catalog.seals.key is None:
+            # Somebody else was faster.
+            drop_key(key)
         write_marker(DirectoryBlobs(path), {"format": STORE_FORMAT, "store": catalog.store_id()})
 
 
@@ -193,6 +222,7 @@ def _open_apart(location: Location, url: CatalogUrl, create: bool) -> Store:
                 path=location.place,
             )
         _check_pair(location, url, catalog, marker["store"])
+        catalog.use_key(None)
     except BaseException:
         catalog.close()
         raise
@@ -219,7 +249,10 @@ def _refuse_foreign(location: Location, url: CatalogUrl, catalog: PostgresCatalo
 def _make_apart(location: Location, url: CatalogUrl, catalog: PostgresCatalog) -> None:
     if location.kind == "folder":
         _make_folder(location.path / _BLOBS)
-    catalog.create(os.urandom(16).hex(), location.place)
+    key = made_key()
+    catalog.create(os.urandom(16).hex(), location.place, key)
+    if catalog.seals.key is None:
+        drop_key(key)
     # Somebody else may have been faster, for another place.
     _refuse_foreign(location, url, catalog)
     marker = {"format": STORE_FORMAT, "store": catalog.store_id(), "catalog": "postgresql"}

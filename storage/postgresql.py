@@ -11,11 +11,13 @@ from collections.abc import Callable
 
 import psycopg
 
+from .authentic import StoreKey
 from .location import CatalogUrl
 from .owners import Owner, is_dead
 from .postgres_database import PostgresDatabase
 from .rows import INSERT_META, SCHEMA, Connection
-from .tables import CATALOG_FORMAT, TableCatalog, check_meta
+from .sealing import check_meta, first_meta
+from .tables import TableCatalog
 
 __all__ = ("PostgresCatalog",)
 
@@ -45,11 +47,14 @@ class PostgresCatalog(TableCatalog):
         database = PostgresDatabase(url.options, url.schema, str(url), server_clock=server_clock)
         super().__init__(database, dead=dead)
 
-    def create(self, store_id: str, place: str) -> None:
-        """Makes schema and tables, where they are not there. ``place``: where the blobs are."""
-        self.database.persist(lambda: self._create(store_id, place))
+    def create(self, store_id: str, place: str, key: StoreKey) -> None:
+        """Makes schema and tables, where they are not there. ``place``: where the blobs are. ``key`` is
+        durable already; what somebody else has made meanwhile has its own id and key (`meta`)."""
+        self.database.persist(lambda: self._create({**first_meta(store_id, key), "place": place}))
+        if self.meta()["key"] == key.id:
+            self.use_key(key)
 
-    def _create(self, store_id: str, place: str) -> None:
+    def _create(self, meta: dict[str, str]) -> None:
         statements = SCHEMA
         for ours, theirs in _TYPES:
             statements = statements.replace(ours, theirs)
@@ -65,25 +70,18 @@ class PostgresCatalog(TableCatalog):
                     connection.execute(f"CREATE SCHEMA {schema}".encode())
                 for statement in (*statements.split(";")[:-1], _WRITES):
                     connection.execute(statement.encode())
-                for key, value in (("format", str(CATALOG_FORMAT)), ("store", store_id), ("place", place)):
-                    connection.execute(INSERT_META.replace("?", "%s").encode(), (key, value))
+                for name, value in meta.items():
+                    connection.execute(INSERT_META.replace("?", "%s").encode(), (name, value))
         except psycopg.Error as error:
             raise database.meaning(error) from error
 
     def store_id(self) -> str:
         """The store it was made for. Raises Corrupt for a schema that is no catalog, NewerFormat."""
-        return self.database.persist(self._store_id)
-
-    def _store_id(self) -> str:
-        return check_meta(self._meta(), self.database.place)
+        return check_meta(self.meta(), self.database.place)
 
     def place(self) -> str:
         """Where the blobs were when it was made."""
-        return self.database.persist(self._meta).get("place", "")
-
-    def _meta(self) -> dict[str, str]:
-        with self.database.reading() as connection:
-            return dict(connection.execute("SELECT key, value FROM meta"))
+        return self.meta().get("place", "")
 
     def is_missing(self) -> bool:
         """Whether the schema has no catalog at all."""

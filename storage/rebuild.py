@@ -1,6 +1,7 @@
 """A lost catalog is made again from the manifests and the commit records beside them.
 
-A record proves that its checkpoint was committed and repeats the row. What had no record is not there
+A record proves that its checkpoint was committed and repeats the row, if it verifies with the key that it
+names and this user has that key; else it is left out, unless it is trusted. What had no record is not there
 again: undecided checkpoints, cuts whose record was not written yet, lineages without a cut, labels that
 were given or taken later, counts of failures, claims, horizons. Each manifest that is left out is named.
 
@@ -13,13 +14,15 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from cutline.errors import BlobNotFound, Corrupt
 
+from .authentic import StoreKey, foreign, forged
 from .blobs import BlobStore, encode_name, parts_of, read_document, record_key
 from .catalog import Catalog, CheckpointRow, LineageRow
+from .keys import find_key
 from .manifest import Manifest
 from .record import Record, read_record
 from .verify import load_manifest
@@ -34,19 +37,26 @@ _TOKENS = 1 << 40
 @dataclass(slots=True)
 class Gathered:
     """``systems``: lineages and cuts by system. ``left_out``: what could not be used, a sentence each.
-    ``damaged``: cuts that are in, and lack a blob."""
+    ``damaged``: cuts that are in, and lack a blob. ``keys``: what their records verify with."""
 
     systems: dict[str, tuple[list[LineageRow], list[CheckpointRow]]] = field(default_factory=dict)
     left_out: list[str] = field(default_factory=list)
     damaged: list[str] = field(default_factory=list)
+    keys: list[StoreKey] = field(default_factory=list)
 
     @property
     def cuts(self) -> list[CheckpointRow]:
         return [row for _, rows in self.systems.values() for row in rows]
 
 
-def gather(blobs: BlobStore) -> Gathered:
-    """What the blobs tell of. Raises NewerFormat for a record of a newer format; damage is reported."""
+def gather(
+    blobs: BlobStore, *, keys: Callable[[str], StoreKey | None] = find_key, trust: bool = False
+) -> Gathered:
+    """What the blobs tell of. Raises NewerFormat for a record of a newer format; damage is reported.
+
+    ``keys``: finds a key by its id. ``trust``: records count whose key is not here, and those that do not
+    verify.
+    """
     found = Gathered()
     present = set(blobs.list())
     used = _Highest([*present, *blobs.unfinished()])
@@ -57,6 +67,10 @@ def gather(blobs: BlobStore) -> Gathered:
             continue
         try:
             record = read_record(read_document(blobs, key), key)
+            by = keys(record.key_id)
+            if not trust and (by is None or not record.is_authentic(by)):
+                found.left_out.append(_unverified(key, record, by))
+                continue
             manifest = load_manifest(blobs, record.row)
         except (Corrupt, BlobNotFound) as error:
             found.left_out.append(str(error))
@@ -64,6 +78,8 @@ def gather(blobs: BlobStore) -> Gathered:
         if record.row.place in records:
             found.left_out.append(f"{key}: there is another record of {record.row}")
             continue
+        if by is not None and record.is_authentic(by):
+            found.keys.append(by)
         records[record.row.place] = record
         manifests[record.row.place] = manifest
         found.damaged += [f"{record.row} lacks {name}" for name in record.row.blobs if name not in present]
@@ -83,6 +99,12 @@ def refill(catalog: Catalog, found: Gathered) -> None:
     for system, (lines, rows) in found.systems.items():
         token = _TOKENS + int.from_bytes(os.urandom(4), "little")
         catalog.refill(system, lines, rows, token=token)
+
+
+def _unverified(name: str, record: Record, key: StoreKey | None) -> str:
+    if key is None:
+        return str(foreign(f"commit record {name}", record.key_id, f"so {record.row} was left out"))
+    return str(forged(f"commit record {name}", key=name))
 
 
 class _Highest:

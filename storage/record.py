@@ -1,7 +1,7 @@
-"""The commit record beside a manifest: the row again, and what its lineage was like, with a digest.
+"""The commit record beside a manifest: the row again, and what its lineage was like, with a digest and a MAC.
 
 It is written after the row, so it proves that there was one; from all of them together a lost catalog is
-made again (`rebuild`). No restore reads it.
+made again (`rebuild`), from those that verify with their key. No restore reads it.
 """
 
 from __future__ import annotations
@@ -11,26 +11,37 @@ from typing import Any
 
 from cutline.errors import NewerFormat
 
+from .authentic import MAC_SIZE, SEAL_SIZE, StoreKey
 from .blobs import corrupt, encode_name, parts_of, record_key
 from .catalog import CheckpointRow, LineageRow, Place
-from .codec import DIGEST_SIZE, canonical, decode, digest_of
+from .codec import canonical, decode, digest_of
 
 __all__ = ("RECORD_FORMAT", "Record", "commit_record", "read_record")
 
 RECORD_FORMAT = 1
+_PURPOSE = "record"
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """What a commit record says. ``order`` and ``next_birth`` are 0 in one that does not tell them."""
+    """What a commit record says. ``order`` and ``next_birth`` are 0 in one that does not tell them.
+
+    ``key_id``: which key it was written with; ``digest`` and ``mac``: what that key has to vouch for.
+    """
 
     row: CheckpointRow
     order: int
     origin: Place | None
     next_birth: int
+    key_id: str
+    digest: bytes
+    mac: bytes
+
+    def is_authentic(self, key: StoreKey) -> bool:
+        return key.vouches(_PURPOSE, self.digest, self.mac)
 
 
-def commit_record(row: CheckpointRow, line: LineageRow) -> bytes:
+def commit_record(row: CheckpointRow, line: LineageRow, key: StoreKey) -> bytes:
     """The record of a committed row of that lineage."""
     packed = canonical(
         {
@@ -52,14 +63,16 @@ def commit_record(row: CheckpointRow, line: LineageRow) -> bytes:
             "order": line.order,
             "origin": line.origin,
             "next_birth": line.next_birth,
+            "key": key.id,
         }
     )
-    return packed + digest_of(packed)
+    digest = digest_of(packed)
+    return packed + digest + key.mac(_PURPOSE, digest)
 
 
 def read_record(content: bytes, key: str) -> Record:
-    """The record found under ``key``. Raises Corrupt for one that is damaged or belongs elsewhere,
-    NewerFormat."""
+    """The record found under ``key``, its MAC not checked yet. Raises Corrupt for one that is damaged or
+    belongs elsewhere, NewerFormat."""
     doc = record_doc(content, key)
     try:
         row = CheckpointRow(
@@ -83,7 +96,15 @@ def read_record(content: bytes, key: str) -> Record:
         origin = _place(doc["origin"]) if "origin" in doc else row.parent
         if origin is not None and origin[0] == row.lineage:
             origin = None
-        record = Record(row, int(doc.get("order", 0)), origin, int(doc.get("next_birth", 0)))
+        record = Record(
+            row,
+            int(doc.get("order", 0)),
+            origin,
+            int(doc.get("next_birth", 0)),
+            str(doc["key"]),
+            content[-SEAL_SIZE:-MAC_SIZE],
+            content[-MAC_SIZE:],
+        )
         place = parts_of(key)
         at_home = place is not None and (place.system, place.lineage, place.checkpoint) == (
             encode_name(row.system),
@@ -99,8 +120,8 @@ def read_record(content: bytes, key: str) -> Record:
 
 def record_doc(content: bytes, key: str) -> dict[str, Any]:
     """The document of a record whose digest is right. Raises Corrupt, NewerFormat."""
-    body = content[:-DIGEST_SIZE]
-    if len(content) <= DIGEST_SIZE or digest_of(body) != content[-DIGEST_SIZE:]:
+    body = content[:-SEAL_SIZE]
+    if len(content) <= SEAL_SIZE or digest_of(body) != content[-SEAL_SIZE:-MAC_SIZE]:
         raise corrupt(key, "is damaged; the cut itself does not need it")
     try:
         doc: dict[str, Any] = decode(body)

@@ -17,6 +17,7 @@ from cutline.errors import Corrupt, Misuse, NotAStore, RefusedOption, StorageErr
 from .catalog import Lease
 from .directory import DirectoryBlobs
 from .disk import Disk, meaning
+from .keys import made_key
 from .location import locate, store_path
 from .opening import MARKER, STORE_FORMAT, marker_bytes, open_store, read_marker, write_marker
 from .owners import Owner
@@ -33,10 +34,11 @@ _BESIDE = ("", "-wal", "-shm")
 _HOLD = 600.0
 
 
-def rebuild_catalog(url: str | os.PathLike[str], *, force: bool = False) -> Gathered:
+def rebuild_catalog(url: str | os.PathLike[str], *, force: bool = False, trust: bool = False) -> Gathered:
     """Makes the catalog of a store again; returns what was put in and what was left out.
 
-    ``force``: also where the present one, in the folder, is whole.
+    ``force``: also where the present one, in the folder, is whole. ``trust``: also from records whose key is
+    not here. Where a record verifies, the store keeps the key; else it gets a new one.
 
     Raises:
         StoreInUse: a living system has the store.
@@ -48,17 +50,17 @@ def rebuild_catalog(url: str | os.PathLike[str], *, force: bool = False) -> Gath
     if location.kind == "memory":
         raise RefusedOption(f"{location} has nothing that a catalog could be made from")
     if location.kind == "bucket" or location.catalog is not None:
-        return rebuild_apart(location)
+        return rebuild_apart(location, trust=trust)
     path = store_path(url)
     try:
-        return _rebuild(path, force)
+        return _rebuild(path, force, trust)
     except OSError as error:
         if isinstance(error, StorageError):
             raise
         raise meaning(error, str(path), writing=True) from error
 
 
-def _rebuild(path: Path, force: bool) -> Gathered:
+def _rebuild(path: Path, force: bool, trust: bool) -> Gathered:
     if not (path / "blobs").is_dir():
         raise NotAStore(f"{path} has no blobs: it is no store, or all of it is lost", path=str(path))
     whole, leases = _alone(path)
@@ -69,7 +71,7 @@ def _rebuild(path: Path, force: bool) -> Gathered:
                 " (--force does it all the same, and forgets later labels and counts)",
                 path=str(path),
             )
-        found = gather(DirectoryBlobs(path / "blobs"))
+        found = gather(DirectoryBlobs(path / "blobs"), trust=trust)
         if not found.cuts:
             raise Corrupt(
                 f"nothing in {path} tells of a committed cut, so there is nothing to make a catalog from:"
@@ -87,7 +89,8 @@ def _make_anew(path: Path, found: Gathered) -> None:
     store_id = _store_id(path, found)
     fresh = path / f".catalog-{os.urandom(6).hex()}"
     try:
-        with contextlib.closing(SqliteCatalog.create(fresh, store_id)) as catalog:
+        key = found.keys[-1] if found.keys else made_key()
+        with contextlib.closing(SqliteCatalog.create(fresh, store_id, key)) as catalog:
             refill(catalog, found)
         _sync(fresh)
         _put_in_place(path, fresh)

@@ -12,6 +12,7 @@ from typing import Any
 from cutline.errors import BlobNotFound, Corrupt, Misuse, RefusedOption
 
 from .blobs import BlobStore
+from .keys import find_key, made_key
 from .location import Location, need_catalog
 from .opening import MARKER, STORE_FORMAT, blob_places, postgres_catalog, read_marker, write_marker
 from .rebuild import Gathered, gather, refill
@@ -19,7 +20,7 @@ from .rebuild import Gathered, gather, refill
 __all__ = ("rebuild_apart",)
 
 
-def rebuild_apart(location: Location) -> Gathered:
+def rebuild_apart(location: Location, *, trust: bool = False) -> Gathered:
     """Makes the schema that a store's URL names, and fills it. An attempt that died is run again: systems
     that are in already stay as they are.
 
@@ -34,7 +35,7 @@ def rebuild_apart(location: Location) -> Gathered:
         missing = catalog.is_missing()
         if not missing and catalog.place() != location.place:
             raise RefusedOption(f"{url} is the catalog of {catalog.place() or 'another store'}: name another")
-        found = gather(blobs)
+        found = gather(blobs, trust=trust)
         if not found.cuts:
             raise Corrupt(
                 f"nothing in {location.place} tells of a committed cut, so there is nothing to make a catalog"
@@ -52,9 +53,11 @@ def rebuild_apart(location: Location) -> Gathered:
             )
         marker = _marker(location, top, found)
         store_id = marker["store"] if marker else os.urandom(16).hex()
-        catalog.create(store_id, location.place)
+        catalog.create(store_id, location.place, found.keys[-1] if found.keys else made_key())
         if catalog.store_id() != store_id and marker:
             raise RefusedOption(f"{url} is the catalog of another store than {location.place}: name another")
+        if catalog.seals.key is None:
+            catalog.use_key(find_key(catalog.meta()["key"]))
         refill(catalog, found)
         write_marker(top, {"format": STORE_FORMAT, "store": catalog.store_id(), "catalog": "postgresql"})
     return found

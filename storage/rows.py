@@ -1,6 +1,6 @@
 """The catalog's tables, and rows as values.
 
-Each row carries a digest over its values, checked at every read. A checkpoint's columns are what is
+Each row carries a seal over its values, checked at every read. A checkpoint's columns are what is
 searched by; the rest is one document, compressed, because lists of blobs are long and alike.
 """
 
@@ -13,8 +13,9 @@ from typing import Any, Protocol
 
 from cutline.errors import Corrupt
 
+from .authentic import Seals
 from .catalog import CheckpointRow, LineageRow
-from .codec import canonical, decode, digest_of, expand, squeeze
+from .codec import canonical, decode, expand, squeeze
 
 __all__ = (
     "INSERT_META",
@@ -22,10 +23,8 @@ __all__ = (
     "CheckpointTable",
     "Connection",
     "Found",
-    "damaged",
     "lineage_of",
     "lineage_values",
-    "seal",
     "upsert",
 )
 
@@ -84,11 +83,6 @@ class Connection(Protocol):
     def execute(self, statement: str, values: Sequence[Any] = ..., /) -> Found: ...
 
 
-def seal(*values: Any) -> bytes:
-    """A digest over a row's values, kept in the row: a database does not notice a flipped bit in a value."""
-    return digest_of(canonical(list(values)))
-
-
 def upsert(table: str, key: Sequence[str], rest: Sequence[str]) -> str:
     """The statement that inserts a row, or replaces the one with its key; values in this order."""
     columns = (*key, *rest)
@@ -104,25 +98,13 @@ _PUT_CHECKPOINT = upsert(
 )
 
 
-def damaged(what: str, **facts: Any) -> Corrupt:
-    """The error for a row whose digest is wrong."""
-    return Corrupt(
-        f"the catalog's row of {what} is damaged: it is not what was written; `cutline verify` lists"
-        " what else is",
-        key="catalog",
-        what=f"row of {what}",
-        **facts,
-    )
-
-
 def lineage_values(row: LineageRow) -> tuple[Any, ...]:
-    """(system, origin lineage, origin checkpoint, epoch, next checkpoint, next birth, seal)."""
+    """(system, origin lineage, origin checkpoint, epoch, next checkpoint, next birth)."""
     origin = row.origin or (None, None)
-    values = (row.system, *origin, row.epoch, row.next_checkpoint, row.next_birth)
-    return (*values, seal(row.lineage, row.order, *values))
+    return (row.system, *origin, row.epoch, row.next_checkpoint, row.next_birth)
 
 
-def lineage_of(found: tuple[Any, ...]) -> LineageRow:
+def lineage_of(found: tuple[Any, ...], seals: Seals) -> LineageRow:
     """From a row of all columns. Raises Corrupt."""
     number, lineage, system, origin_lineage, origin_checkpoint, epoch, checkpoint, birth, found_seal = found
     row = LineageRow(
@@ -134,15 +116,16 @@ def lineage_of(found: tuple[Any, ...]) -> LineageRow:
         checkpoint,
         birth,
     )
-    if lineage_values(row)[-1] != found_seal:
-        raise damaged(f"lineage {lineage}", lineage=lineage)
+    values = (lineage, number, *lineage_values(row))
+    seals.check(found_seal, f"lineage {lineage}", "lineages", *values, lineage=lineage)
     return row
 
 
 class CheckpointTable:
     """Reads and writes checkpoint rows; remembers rows it decoded, by digest."""
 
-    def __init__(self) -> None:
+    def __init__(self, seals: Seals) -> None:
+        self._seals = seals
         self._lock = threading.Lock()
         self._decoded: OrderedDict[bytes, CheckpointRow] = OrderedDict()
 
@@ -195,10 +178,10 @@ class CheckpointTable:
 
     def _row(self, found: tuple[Any, ...]) -> CheckpointRow:
         *columns, doc, found_seal = found
-        if seal(*columns, doc) != found_seal:
-            raise damaged(
-                f"checkpoint {found[1]} of lineage {found[0]}", lineage=found[0], checkpoint=found[1]
-            )
+        what = f"checkpoint {found[1]} of lineage {found[0]}"
+        self._seals.check(
+            found_seal, what, "checkpoints", *columns, doc, lineage=found[0], checkpoint=found[1]
+        )
         with self._lock:
             known = self._decoded.get(found_seal)
         if known is None:
@@ -247,4 +230,5 @@ class CheckpointTable:
         codec, stored = squeeze(packed)
         doc = bytes((codec,)) + len(packed).to_bytes(4, "little") + stored
         columns = (row.lineage, row.checkpoint, row.label, row.fate, int(row.condemned))
-        connection.execute(_PUT_CHECKPOINT, (*columns, doc, seal(*columns, doc)))
+        sealed = self._seals.seal("checkpoints", *columns, doc)
+        connection.execute(_PUT_CHECKPOINT, (*columns, doc, sealed))

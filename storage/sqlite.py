@@ -6,10 +6,13 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
+from .authentic import StoreKey
 from .database import Database
+from .keys import process_key
 from .owners import Owner, is_dead
 from .rows import INSERT_META, SCHEMA
-from .tables import CATALOG_FORMAT, TableCatalog, check_meta
+from .sealing import check_meta, first_meta
+from .tables import TableCatalog
 
 __all__ = ("SqliteCatalog",)
 
@@ -25,32 +28,35 @@ class SqliteCatalog(TableCatalog):
     def __init__(self, path: str | Path, *, dead: Callable[[Owner], bool] = is_dead) -> None:
         super().__init__(Database(path), dead=dead)
         if str(path) == ":memory:":
-            self._set_up("memory")
+            key = process_key()
+            self._set_up("memory", key)
+            self.use_key(key)
 
     @classmethod
-    def create(cls, path: str | Path, store_id: str) -> SqliteCatalog:
-        """Makes the file, or finishes one that was interrupted being made."""
+    def create(cls, path: str | Path, store_id: str, key: StoreKey) -> SqliteCatalog:
+        """Makes the file, or finishes one that was interrupted being made, or finds the one that somebody
+        else has made meanwhile: its id and its key count (`meta`). ``key`` is durable already."""
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644))
         made = cls(path)
         try:
-            made._set_up(store_id)
+            made._set_up(store_id, key)
+            if made.meta()["key"] == key.id:
+                made.use_key(key)
         except BaseException:
             made.close()
             raise
         return made
 
-    def _set_up(self, store_id: str) -> None:
+    def _set_up(self, store_id: str, key: StoreKey) -> None:
         with self.database.writing() as connection:
             for statement in SCHEMA.split(";")[:-1]:
                 connection.execute(statement)
-            connection.execute(INSERT_META, ("format", str(CATALOG_FORMAT)))
-            connection.execute(INSERT_META, ("store", store_id))
+            for name, value in first_meta(store_id, key).items():
+                connection.execute(INSERT_META, (name, value))
 
     def store_id(self) -> str:
         """The store it was made for. Raises Corrupt for a file that is no catalog, NewerFormat."""
-        with self.database.reading() as connection:
-            meta = dict(connection.execute("SELECT key, value FROM meta"))
-        return check_meta(meta, self.database.path)
+        return check_meta(self.meta(), self.database.path)
 
     def is_blank(self) -> bool:
         """Whether it was never set up, or nothing was ever put into it."""

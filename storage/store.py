@@ -27,6 +27,7 @@ from cutline.errors import (
 )
 
 from . import collect
+from .authentic import StoreKey
 from .blobs import DOCUMENT_MAX, BlobStore, manifest_key, record_key
 from .catalog import Catalog, CheckpointRow, Lease, LineageRow, Place
 from .codec import digest_of
@@ -106,11 +107,29 @@ class Store:
         )
         return next((row for row in rows if row.checkpoint == manifest.checkpoint), None)
 
+    @property
+    def is_verified(self) -> bool:
+        """Whether the key is here: then all that is read is known to be written with it."""
+        return self.catalog.seals.key is not None
+
+    def take_over(self, key: StoreKey) -> None:
+        """Gives the store another key: all that is in it counts as authentic from now on.
+
+        Raises StoreInUse while a system runs in it.
+        """
+        self.catalog.take_over(key)
+        for system in self.catalog.systems():
+            for row in self.catalog.checkpoints(system, damage=[]):
+                # What stays of the old ones, because this ends here, is written again by the next sweep.
+                self.blobs.delete(record_key(row.manifest_key or ""))
+                self.write_record(row)
+
     def write_record(self, row: CheckpointRow) -> None:
         """The commit record of a committed cut, unless it is there."""
+        key = self.catalog.seals.need_key()
         line = next(line for line in self.catalog.lineages(row.system) if line.lineage == row.lineage)
         with contextlib.suppress(BlobExists):
-            self.blobs.create(record_key(row.manifest_key or ""), [commit_record(row, line)])
+            self.blobs.create(record_key(row.manifest_key or ""), [commit_record(row, line, key)])
 
     def read_manifest(self, row: CheckpointRow) -> Manifest:
         """Raises Corrupt, naming the object and the checkpoint."""

@@ -18,9 +18,9 @@ from cutline.errors import (
     DuplicateLabel,
     FateDecided,
     Misuse,
-    NewerFormat,
 )
 
+from .authentic import Seals
 from .blobs import parts_of
 from .catalog import COMMITTED, CheckpointRow, Choice, Fate, Lease, LineageRow, Place, check_label
 from .codec import canonical, decode
@@ -28,32 +28,15 @@ from .filling import Filling
 from .finding import found_or_refused
 from .leases import LeaseTable
 from .owners import Owner, is_dead
-from .rows import CheckpointTable, Connection, damaged, lineage_of, seal, upsert
+from .rows import CheckpointTable, Connection, lineage_of, upsert
 from .verbs import TableDatabase, verb
 
-__all__ = ("CATALOG_FORMAT", "TableCatalog", "check_meta")
+__all__ = ("TableCatalog",)
 
-CATALOG_FORMAT = 1
 _PUT_MEMBER = upsert("members", ("lineage", "name"), ("birth", "doc", "seal"))
 # Between the key of a failure and the one time of it that a row stands for.
 _OCCURRENCE = "\x1f"
 _PUT_FAILURE = upsert("failures", ("lineage", "key"), ("count", "seal"))
-
-
-def check_meta(meta: dict[str, str], place: str) -> str:
-    """The id of the store that a catalog belongs to, from its table ``meta``.
-
-    Raises Corrupt for what is no catalog, NewerFormat.
-    """
-    if not {"format", "store"} <= set(meta) or not meta["format"].isdecimal():
-        raise damaged("the catalog itself")
-    if int(meta["format"]) > CATALOG_FORMAT:
-        raise NewerFormat(
-            f"{place} was written by a newer Cutline (format {meta['format']}, this reads"
-            f" {CATALOG_FORMAT}): upgrade cutline",
-            path=place,
-        )
-    return str(meta["store"])
 
 
 def _living(rows: list[CheckpointRow]) -> list[CheckpointRow]:
@@ -69,8 +52,9 @@ class TableCatalog(Filling):
 
     def __init__(self, database: TableDatabase, *, dead: Callable[[Owner], bool] = is_dead) -> None:
         self.database: TableDatabase = database
-        self._leases = LeaseTable(dead, database.lock)
-        self._table = CheckpointTable()
+        self.seals = Seals()
+        self._leases = LeaseTable(dead, self.seals, database.lock)
+        self._table = CheckpointTable(self.seals)
 
     def close(self) -> None:
         self.database.close()
@@ -82,18 +66,18 @@ class TableCatalog(Filling):
 
     @verb
     def acquire_lease(self, system: str, owner: Owner, ttl: float, now: float) -> Lease:
-        with self.database.writing() as connection:
+        with self._writing() as connection:
             return self._leases.acquire(connection, system, owner, ttl, self.database.time(connection, now))
 
     @verb
     def renew_lease(self, lease: Lease, ttl: float, now: float) -> None:
-        with self.database.writing() as connection:
+        with self._writing() as connection:
             self._leases.fence(connection, lease)
             self._leases.put(connection, lease, self.database.time(connection, now) + ttl)
 
     @verb
     def release_lease(self, lease: Lease) -> None:
-        with self.database.writing() as connection:
+        with self._writing() as connection:
             self._leases.release(connection, lease)
 
     @verb
@@ -112,7 +96,7 @@ class TableCatalog(Filling):
     @verb
     def create_lineage(self, lease: Lease, parent: Place | None) -> str:
         lineage = os.urandom(8).hex()
-        with self.database.writing() as connection:
+        with self._writing() as connection:
             self._leases.fence(connection, lease)
             epoch, checkpoint, birth = 0, 1, 1
             if parent is not None:
@@ -131,7 +115,7 @@ class TableCatalog(Filling):
 
     def _lineage(self, connection: Connection, lineage: str, lease: Lease | None = None) -> LineageRow:
         found = connection.execute("SELECT * FROM lineages WHERE lineage = ?", (lineage,)).fetchone()
-        row = None if found is None else lineage_of(found)
+        row = None if found is None else lineage_of(found, self.seals)
         if row is None or (lease is not None and row.system != lease.system):
             place = f"system {lease.system!r}" if lease else "this store"
             raise CheckpointNotFound(f"no lineage {lineage!r} in {place}", lineage=lineage)
@@ -139,7 +123,7 @@ class TableCatalog(Filling):
 
     def _lineages(self, connection: Connection, system: str) -> list[LineageRow]:
         found = connection.execute("SELECT * FROM lineages WHERE system = ? ORDER BY number", (system,))
-        return [lineage_of(row) for row in found]
+        return [lineage_of(row, self.seals) for row in found]
 
     @verb
     def lineages(self, system: str) -> list[LineageRow]:
@@ -158,7 +142,7 @@ class TableCatalog(Filling):
 
     @verb
     def _count(self, lease: Lease, lineage: str, name: str) -> int:
-        with self.database.writing() as connection:
+        with self._writing() as connection:
             self._leases.fence(connection, lease)
             row = self._lineage(connection, lineage, lease)
             value: int = getattr(row, name)
@@ -186,7 +170,7 @@ class TableCatalog(Filling):
     ) -> int:
         if kind not in ("full", "delta"):
             raise Misuse(f"a checkpoint is full or delta, not {kind!r}")
-        with self.database.writing() as connection:
+        with self._writing() as connection:
             self._leases.fence(connection, lease)
             line = self._lineage(connection, lineage, lease)
             if label is not None:
@@ -236,7 +220,7 @@ class TableCatalog(Filling):
         summary: dict[str, Any],
         now: float,
     ) -> CheckpointRow:
-        with self.database.writing() as connection:
+        with self._writing() as connection:
             row = self._undecided_row(connection, lease, lineage, checkpoint, "committed")
             self._check_borrowed(connection, row, blobs)
             horizon = self._lineage(connection, lineage).next_checkpoint
@@ -279,7 +263,7 @@ class TableCatalog(Filling):
 
     @verb
     def abort(self, lease: Lease, lineage: str, checkpoint: int, reason: str, now: float) -> None:
-        with self.database.writing() as connection:
+        with self._writing() as connection:
             row = self._undecided_row(connection, lease, lineage, checkpoint, "aborted")
             if row.fate == "aborted":
                 return
@@ -361,7 +345,7 @@ class TableCatalog(Filling):
     @verb
     def pin(self, lease: Lease, lineage: str, checkpoint: int, label: str) -> None:
         check_label(label)
-        with self.database.writing() as connection:
+        with self._writing() as connection:
             row = self._pinnable(connection, lease, lineage, checkpoint)
             if row.label == label:
                 return
@@ -372,7 +356,7 @@ class TableCatalog(Filling):
 
     @verb
     def unpin(self, lease: Lease, lineage: str, checkpoint: int, label: str) -> None:
-        with self.database.writing() as connection:
+        with self._writing() as connection:
             row = self._pinnable(connection, lease, lineage, checkpoint)
             if row.label != label:
                 raise CheckpointNotFound(f"{row} does not have the label {label!r}", label=label)
@@ -392,10 +376,10 @@ class TableCatalog(Filling):
     def put_member(self, lease: Lease, lineage: str, name: str, birth: int, doc: dict[str, Any]) -> None:
         packed = canonical(doc)
         values = (lineage, name, birth, packed)
-        with self.database.writing() as connection:
+        with self._writing() as connection:
             self._leases.fence(connection, lease)
             self._lineage(connection, lineage, lease)
-            connection.execute(_PUT_MEMBER, (*values, seal(*values)))
+            connection.execute(_PUT_MEMBER, (*values, self.seals.seal("members", *values)))
 
     @verb
     def members(self, lineage: str) -> dict[str, tuple[int, dict[str, Any]]]:
@@ -403,21 +387,21 @@ class TableCatalog(Filling):
             found = connection.execute("SELECT * FROM members WHERE lineage = ? ORDER BY birth", (lineage,))
             members = {}
             for *values, found_seal in found:
-                if seal(*values) != found_seal:
-                    raise damaged(f"member {values[1]!r} of lineage {lineage}", lineage=lineage)
+                what = f"member {values[1]!r} of lineage {lineage}"
+                self.seals.check(found_seal, what, "members", *values, lineage=lineage)
                 members[values[1]] = (values[2], decode(values[3]))
         return members
 
     @verb
     def remove_member(self, lease: Lease, lineage: str, name: str) -> None:
-        with self.database.writing() as connection:
+        with self._writing() as connection:
             self._leases.fence(connection, lease)
             self._lineage(connection, lineage, lease)
             connection.execute("DELETE FROM members WHERE lineage = ? AND name = ?", (lineage, name))
 
     @verb
     def count_failure(self, lease: Lease, lineage: str, key: str, occurrence: str = "") -> int:
-        with self.database.writing() as connection:
+        with self._writing() as connection:
             self._leases.fence(connection, lease)
             self._lineage(connection, lineage, lease)
             known = self._failures(connection, lineage)
@@ -427,7 +411,7 @@ class TableCatalog(Filling):
             count = known.get(key, 0) + 1
             rows = [(lineage, key, count), (lineage, told, 1)]
             for values in rows if occurrence else rows[:1]:
-                connection.execute(_PUT_FAILURE, (*values, seal(*values)))
+                connection.execute(_PUT_FAILURE, (*values, self.seals.seal("failures", *values)))
         return count
 
     @verb
@@ -440,8 +424,8 @@ class TableCatalog(Filling):
         counts = {}
         found = connection.execute("SELECT * FROM failures WHERE lineage = ? ORDER BY key", (lineage,))
         for *values, found_seal in found:
-            if seal(*values) != found_seal:
-                raise damaged(f"failure {values[1]!r} of lineage {lineage}", lineage=lineage)
+            what = f"failure {values[1]!r} of lineage {lineage}"
+            self.seals.check(found_seal, what, "failures", *values, lineage=lineage)
             counts[values[1]] = values[2]
         return counts
 
@@ -449,7 +433,7 @@ class TableCatalog(Filling):
 
     @verb
     def condemn(self, lease: Lease, choose: Choice) -> tuple[list[LineageRow], list[CheckpointRow]]:
-        with self.database.writing() as connection:
+        with self._writing() as connection:
             self._leases.fence(connection, lease)
             lines = self._lineages(connection, lease.system)
             rows = self._table.rows(connection, "l.system = ?", (lease.system,))
@@ -464,7 +448,7 @@ class TableCatalog(Filling):
 
     @verb
     def drop(self, lease: Lease, places: Collection[Place]) -> None:
-        with self.database.writing() as connection:
+        with self._writing() as connection:
             self._leases.fence(connection, lease)
             for lineage, checkpoint in places:
                 self._lineage(connection, lineage, lease)

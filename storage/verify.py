@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 from cutline.errors import BlobNotFound, Corrupt, StorageError
 
+from .authentic import StoreKey, forged
 from .blobs import BlobStore, corrupt, encode_name, parts_of, read_document, record_key
 from .catalog import Catalog, CheckpointRow, Place
 from .finding import ancestry
@@ -112,11 +113,11 @@ def _references(blobs: BlobStore, rows: list[CheckpointRow]) -> Iterator[ImageRe
             yield from (image.ref for image in load_manifest(blobs, row).images.values())
 
 
-def row_faults(blobs: BlobStore, row: CheckpointRow) -> Iterator[StorageError]:
-    """What is wrong with a cut's commit record, which no restore needs."""
-    key = record_key(row.manifest_key or "")
+def row_faults(blobs: BlobStore, row: CheckpointRow, key: StoreKey | None) -> Iterator[StorageError]:
+    """What is wrong with a commit record, which no restore needs. ``key``: the store's, if it is here."""
+    name = record_key(row.manifest_key or "")
     try:
-        record = read_record(read_document(blobs, key), key)
+        record = read_record(read_document(blobs, name), name)
     except BlobNotFound:
         # It is written after the commit; a crash in between is nothing lost.
         return
@@ -124,7 +125,9 @@ def row_faults(blobs: BlobStore, row: CheckpointRow) -> Iterator[StorageError]:
         yield error
         return
     if record.row.manifest_digest != row.manifest_digest:
-        yield corrupt(key, "is the commit record of another cut; the cut itself does not need it")
+        yield corrupt(name, "is the commit record of another cut; the cut itself does not need it")
+    elif key is not None and record.key_id == key.id and not record.is_authentic(key):
+        yield forged(f"commit record {name}", key=name)
 
 
 def lost_commits(blobs: BlobStore, catalog: Catalog, system: str) -> list[Corrupt]:
@@ -195,7 +198,7 @@ def verify_system(
         faults = list(_all_faults_of(blobs, row, digests, known))
         if not faults:
             report.whole.append(row.place)
-        found[row.place] = [*faults, *row_faults(blobs, row)]
+        found[row.place] = [*faults, *row_faults(blobs, row, catalog.seals.key)]
         if told is not None:
             told(row)
     # Retention may have given one up while it was read.

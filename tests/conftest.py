@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,6 +14,13 @@ from cutline.participant import handle
 from tests.storage.servers import postgres_server, s3_server
 
 __all__ = ("no_port_left_behind", "postgres_server", "s3_server", "store_folder")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Keys of the tests' stores are not the user's."""
+    folder = tempfile.mkdtemp(prefix="cutline-tests-")
+    config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
+    os.environ["CUTLINE_HOME"] = folder
 
 
 @pytest.fixture

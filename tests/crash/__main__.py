@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import os
 import shutil
 import sys
 import tempfile
@@ -135,8 +136,11 @@ def main() -> int:
     if reason:
         print(f"cannot be run: {reason}", file=sys.stderr)
         return 2
-    with a_place() as (place, base), a_worker() as worker:
-        total, missed = run(worker, place, base, options)
+    with tempfile.TemporaryDirectory(prefix="cutline-keys-") as home:
+        # Keys of stores that are thrown away are not for the user to keep.
+        os.environ["CUTLINE_HOME"] = home
+        with a_place() as (place, base), a_worker() as worker:
+            total, missed = run(worker, place, base, options)
     if missed:
         print(f"planted bugs that were not caught: {', '.join(missed)}")
     print(f"{total.points} crash points, {len(total.lost)} lost")

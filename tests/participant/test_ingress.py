@@ -13,10 +13,12 @@ from hypothesis import strategies as st
 from cutline.errors import Corrupt, StoreFull, StoreInUse
 from cutline.participant.ingress import IngressLog
 
+KEY = bytes(32)
+
 
 def fill(path: Path, *batches: int) -> list[int]:
     """A log with batches of so many records; returns where the file ended after each."""
-    log = IngressLog(path)
+    log = IngressLog(path, KEY)
     ends = []
     for size in batches:
         log.append([["tell", log.last + 1 + k, "somebody", "method", b"x" * 20] for k in range(size)])
@@ -27,7 +29,7 @@ def fill(path: Path, *batches: int) -> list[int]:
 
 def read(path: Path) -> list[int]:
     """The indices that an opened log has."""
-    log = IngressLog(path)
+    log = IngressLog(path, KEY)
     try:
         return [record[0] for record in log.after(0)]
     finally:
@@ -37,7 +39,7 @@ def read(path: Path) -> list[int]:
 def test_records_come_back_in_order_from_a_position(tmp_path: Path) -> None:
     path = tmp_path / "a" / "b" / "x.log"
     fill(path, 2, 3)
-    log = IngressLog(path)
+    log = IngressLog(path, KEY)
     assert log.last == 5
     assert [record[0] for record in log.after(3)] == [4, 5]
     assert log.after(4) == [[5, "tell", 5, "somebody", "method", b"x" * 20]]
@@ -51,7 +53,7 @@ def test_every_torn_end_is_cut_at_a_record(tmp_path: Path) -> None:
     for size in range(ends[0], len(whole)):
         path.write_bytes(whole[:size])
         assert read(path) in ([1, 2], [1, 2, 3]), size
-        log = IngressLog(path)
+        log = IngressLog(path, KEY)
         assert log.append([["tell", 9, "x", "y", []]]) == log.last
         log.close()
 
@@ -67,7 +69,7 @@ def test_damage_before_a_later_sync_is_an_error_and_never_an_end(tmp_path: Path,
     whole[at] ^= data.draw(st.integers(1, 255))
     path.write_bytes(whole)
     with pytest.raises(Corrupt, match="x.log"):
-        IngressLog(path)
+        IngressLog(path, KEY)
     assert path.read_bytes() == bytes(whole)
 
 
@@ -85,7 +87,7 @@ def test_a_full_disk_takes_nothing(tmp_path: Path) -> None:
         "import resource, signal, sys\n"
         "from pathlib import Path\n"
         "from cutline.participant.ingress import IngressLog\n"
-        "log = IngressLog(Path(sys.argv[1]))\n"
+        "log = IngressLog(Path(sys.argv[1]), bytes(32))\n"
         "log.append([['tell', 1, 'a', 'b', b'x']])\n"
         "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (4096, resource.RLIM_INFINITY))\n"
@@ -111,7 +113,7 @@ def test_a_second_process_is_refused_while_the_first_lives(tmp_path: Path) -> No
             sys.executable,
             "-c",
             "import sys\nfrom pathlib import Path\nfrom cutline.participant.ingress import IngressLog\n"
-            "log = IngressLog(Path(sys.argv[1]))\nprint('open', flush=True)\nsys.stdin.read()\n",
+            "log = IngressLog(Path(sys.argv[1]), bytes(32))\nprint('open', flush=True)\nsys.stdin.read()\n",
             str(path),
         ],
         stdin=subprocess.PIPE,
@@ -120,7 +122,7 @@ def test_a_second_process_is_refused_while_the_first_lives(tmp_path: Path) -> No
     assert holder.stdout is not None
     holder.stdout.readline()
     with pytest.raises(StoreInUse, match="x.lock"):
-        IngressLog(path, patience=0.0)
+        IngressLog(path, KEY, patience=0.0)
     holder.kill()
     holder.communicate(timeout=30)
-    IngressLog(path).close()
+    IngressLog(path, KEY).close()

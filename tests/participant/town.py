@@ -144,7 +144,7 @@ class Town:
         runner = kind(
             setup, self.blobs, lambda: self.mayor, classes=MethodTable(), wall=self.clock, now=self.clock
         )
-        runner.log = IngressLog(folder / f"{run}.log")
+        runner.log = IngressLog(folder / f"{run}.log", bytes(32))
         self._move_in(runner)
         runner.be_born(DriverState)
         runner.liaison.dial()

@@ -45,7 +45,7 @@ class Log(IngressLog):
 
     def __init__(self, town: Town, path: Path, owner: Participant) -> None:
         self.town, self._owner = town, owner
-        super().__init__(path, patience=0.0)
+        super().__init__(path, bytes(32), patience=0.0)
 
     def lock(self, path: Path, patience: float) -> int:
         holder = self.town.log_owner

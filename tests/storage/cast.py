@@ -19,9 +19,12 @@ from cutline.storage import (
     read_image,
     write_image,
 )
+from cutline.storage.authentic import StoreKey
 from cutline.storage.codec import digest_of
 
 SYSTEM = "market"
+# For catalogs that are made without a store.
+KEY = StoreKey(bytes(range(32)))
 
 
 def owner(pid: int = 1, what: str = "test") -> Owner:

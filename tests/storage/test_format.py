@@ -15,7 +15,12 @@ from blake3 import blake3
 
 from cutline.storage import Manifest, MemberImage, Piece, Region, open_store, pack_key, write_image
 from cutline.storage.codec import digest_of
+from cutline.storage.keys import key_path
 from tests.storage.cast import Scene
+
+
+def derived(key: bytes, purpose: str) -> bytes:
+    return blake3(key, derive_key_context=f"cutline store key 1: {purpose}").digest()
 
 
 def expand(codec: int, stored: bytes, size: int) -> bytes:
@@ -119,12 +124,18 @@ def test_a_store_is_read_without_our_code(store_folder: Path) -> None:
     digest = marker.pop("digest")
     assert blake3(msgpack.packb(dict(sorted(marker.items())))).hexdigest() == digest
     database = sqlite3.connect(store_folder / "catalog.sqlite")
-    assert dict(database.execute("SELECT key, value FROM meta")) == {"format": "1", "store": marker["store"]}
+    meta = dict(database.execute("SELECT key, value FROM meta"))
+    assert meta.keys() == {"format", "store", "key", "generation"} and meta["format"] == "1"
+    assert meta["store"] == marker["store"]
+    key = bytes.fromhex(key_path(meta["key"]).read_text())
+    assert derived(key, "id").hex()[:32] == meta["key"] and len(key) == 32
     columns = database.execute(
         "SELECT lineage, checkpoint, label, fate, condemned, doc, seal FROM checkpoints WHERE checkpoint = 3"
     ).fetchone()
     database.close()
-    assert blake3(msgpack.packb(list(columns[:-1]))).digest() == columns[-1]
+    digest = blake3(msgpack.packb(list(columns[:-1]))).digest()
+    table_key = derived(key, f"row checkpoints of {meta['store']}")
+    assert columns[-1] == digest + blake3(digest, key=table_key).digest()
     doc = columns[5]
     cut = msgpack.unpackb(expand(doc[0], doc[5:], int.from_bytes(doc[1:5], "little")))
     blobs = store_folder / "blobs"
@@ -134,8 +145,9 @@ def test_a_store_is_read_without_our_code(store_folder: Path) -> None:
     assert (found["format"], found["checkpoint"], found["channels"]) == (1, 3, {"t": [1]})
     assert set(cut["blobs"]) == {*found["images"]["p"]["image"]["chain"], cut["manifest_key"]}
     record = (blobs / (cut["manifest_key"] + ".commit")).read_bytes()
-    assert blake3(record[:-32]).digest() == record[-32:]
-    assert msgpack.unpackb(record[:-32])["manifest_digest"] == cut["manifest_digest"]
+    assert blake3(record[:-64]).digest() == record[-64:-32]
+    assert blake3(record[-64:-32], key=derived(key, "record")).digest() == record[-32:]
+    assert msgpack.unpackb(record[:-64])["manifest_digest"] == cut["manifest_digest"]
 
     assert read_chain(blobs, found["images"]["p"]["image"]) == {
         "header": {"class": "m:C"},

@@ -15,6 +15,7 @@ import pytest
 from cutline.errors import StoreInUse
 from cutline.storage import Owner, SqliteCatalog
 from cutline.storage.owners import host_name, is_dead, process_start
+from tests.storage.cast import KEY
 
 
 @pytest.fixture
@@ -79,7 +80,7 @@ def test_another_machine_cannot_be_judged(sleeper: subprocess.Popen[bytes]) -> N
 
 
 def test_the_lease_of_the_dead_is_free_at_once(sleeper: subprocess.Popen[bytes], tmp_path: Path) -> None:
-    catalog = SqliteCatalog.create(tmp_path / "c.sqlite", "id")
+    catalog = SqliteCatalog.create(tmp_path / "c.sqlite", "id", KEY)
     first = catalog.acquire_lease("s", owner_of(sleeper.pid), 1e9, 0.0)
     with pytest.raises(StoreInUse, match=f"process {sleeper.pid} on .*sleeps"):
         catalog.acquire_lease("s", Owner.here("heir"), 1e9, 0.0)

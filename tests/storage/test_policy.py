@@ -161,7 +161,7 @@ def test_gc_waits_for_an_import_to_end(tmp_path: Path) -> None:
         scene.cut(state(0))
         store.catalog.release_lease(scene.lease)
         lease = store.catalog.acquire_lease(SYSTEM, Owner.here(IMPORTING), 60.0, 0.0)
-        key = f"{encode_name(SYSTEM)}/import-1/0/1/a-1.pack"
+        key = f"{encode_name(SYSTEM)}/import-{store.catalog.generation()}-1/0/1/a-1.pack"
         store.blobs.create(key, [b"half of it"])
         with pytest.raises(StoreInUse, match="cutline import.*wait until"):
             gc(store, SYSTEM, Policy(1), 0.0)

@@ -26,7 +26,7 @@ from cutline.errors import (
 from cutline.storage import Catalog, Lease, postgres_database
 from cutline.storage.location import locate
 from cutline.storage.postgresql import PostgresCatalog
-from tests.storage.cast import owner
+from tests.storage.cast import KEY, owner
 from tests.storage.conformance import CatalogTests
 from tests.storage.proxy import Proxy, proxy
 from tests.storage.servers import Postgres
@@ -36,14 +36,17 @@ def opened(url: str, *, server_clock: bool = True) -> PostgresCatalog:
     """The catalog at a catalog's URL."""
     where = locate(f"/nowhere?catalog={url}").catalog
     assert where is not None
-    return PostgresCatalog(where, server_clock=server_clock)
+    catalog = PostgresCatalog(where, server_clock=server_clock)
+    with contextlib.suppress(StorageError, RefusedOption):
+        catalog.use_key(KEY)
+    return catalog
 
 
 @contextlib.contextmanager
 def made(url: str, *, server_clock: bool = True) -> Iterator[PostgresCatalog]:
     """A new one."""
     with contextlib.closing(opened(url, server_clock=server_clock)) as catalog:
-        catalog.create("id", "a place")
+        catalog.create("id", "a place", KEY)
         yield catalog
 
 
@@ -280,7 +283,7 @@ def test_a_role_that_may_only_read(catalog: PostgresCatalog, postgres_server: Po
         opened(postgres_server.url(f"{schema}_b", user=reader, password="readers"))
     ) as new:
         with pytest.raises(StoreNotWritable):
-            new.create("id", "a place")
+            new.create("id", "a place", KEY)
 
 
 @pytest.mark.parametrize(

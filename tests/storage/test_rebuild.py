@@ -239,9 +239,15 @@ def test_what_is_no_store_or_has_no_records_stays_as_it_is(tmp_path: Path) -> No
 
 
 def rewritten(store: Store, key: str, **changes: object) -> None:
-    body = canonical({**decode(store.blobs.read(key)[:-32]), **changes})
+    sealed(store, key, {**decode(store.blobs.read(key)[:-64]), **changes})
+
+
+def sealed(store: Store, key: str, doc: dict[str, object]) -> None:
+    """Puts a record in place of another, as who has the key can."""
+    body = canonical(doc)
+    digest = digest_of(body)
     store.blobs.delete(key)
-    store.blobs.create(key, [body + digest_of(body)])
+    store.blobs.create(key, [body + digest + store.catalog.seals.need_key().mac("record", digest)])
 
 
 def test_a_record_of_a_newer_format_is_refused() -> None:
@@ -270,10 +276,9 @@ def test_a_record_without_the_lineage_still_tells_where_it_forked_off() -> None:
         cuts = populate(store)
         for cut in cuts:
             key = f"{cut.manifest_key}.commit"
-            doc = decode(store.blobs.read(key)[:-32])
-            body = canonical({k: v for k, v in doc.items() if k not in ("order", "origin", "next_birth")})
-            store.blobs.delete(key)
-            store.blobs.create(key, [body + digest_of(body)])
+            doc = decode(store.blobs.read(key)[:-64])
+            later = ("order", "origin", "next_birth")
+            sealed(store, key, {name: value for name, value in doc.items() if name not in later})
         before = {line.lineage: line.origin for line in store.catalog.lineages(SYSTEM)}
         lines, _ = gather(store.blobs).systems[SYSTEM]
         assert {line.lineage: line.origin for line in lines} == before

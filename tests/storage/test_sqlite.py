@@ -16,14 +16,14 @@ import pytest
 from cutline.errors import Corrupt, NewerFormat, StorageError, StoreFull, StoreNotWritable
 from cutline.storage import Catalog, SqliteCatalog
 from cutline.storage.disk import Disk
-from tests.storage.cast import owner
+from tests.storage.cast import KEY, owner
 from tests.storage.conformance import CatalogTests
 
 
 class TestSqliteCatalog(CatalogTests):
     @pytest.fixture
     def catalog(self, tmp_path: Path) -> Iterator[Catalog]:
-        with_file = SqliteCatalog.create(tmp_path / "cat alog?.sqlite", "id")
+        with_file = SqliteCatalog.create(tmp_path / "cat alog?.sqlite", "id", KEY)
         yield with_file
         with_file.close()
 
@@ -38,7 +38,7 @@ class TestSqliteCatalogInMemory(CatalogTests):
 
 @pytest.fixture
 def file(tmp_path: Path) -> Iterator[SqliteCatalog]:
-    made = SqliteCatalog.create(tmp_path / "c.sqlite", "id")
+    made = SqliteCatalog.create(tmp_path / "c.sqlite", "id", KEY)
     yield made
     made.close()
 
@@ -52,7 +52,7 @@ def test_a_commit_is_synced(file: SqliteCatalog) -> None:
 def test_creating_twice_is_creating_once(file: SqliteCatalog) -> None:
     lease = file.acquire_lease("s", owner(), 10.0, 0.0)
     file.create_lineage(lease, None)
-    again = SqliteCatalog.create(file.database.path, "another id")
+    again = SqliteCatalog.create(file.database.path, "another id", KEY)
     assert again.store_id() == "id"
     assert not again.is_blank()
     again.close()
@@ -137,7 +137,7 @@ def test_a_new_file_is_opened_while_another_sets_it_up(tmp_path: Path) -> None:
         other.execute("BEGIN IMMEDIATE")
         done = threading.Timer(0.2, other.execute, ("COMMIT",))
         done.start()
-        with contextlib.closing(SqliteCatalog.create(path, "id")) as made:
+        with contextlib.closing(SqliteCatalog.create(path, "id", KEY)) as made:
             assert made.store_id() == "id"
         done.join()
 
@@ -146,7 +146,7 @@ def test_the_name_of_the_log_is_durable_before_anything_is_said(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """SQLite itself takes no notice where the folder of a new log cannot be synced."""
-    SqliteCatalog.create(tmp_path / "catalog.sqlite", "id").close()
+    SqliteCatalog.create(tmp_path / "catalog.sqlite", "id", KEY).close()
     synced: list[bool] = []
 
     def sync(self: Disk, fd: int) -> None:

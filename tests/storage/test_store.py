@@ -26,6 +26,7 @@ from cutline.errors import (
     StoreNotWritable,
 )
 from cutline.storage import CheckpointRow, DirectoryBlobs, open_blobs, open_store, store_path
+from cutline.storage.keys import ENVIRONMENT
 from cutline.storage.opening import _marker_digest
 from tests.storage.cast import SYSTEM, Scene, lease_of, states
 
@@ -221,6 +222,7 @@ def test_a_folder_of_somebody_else(tmp_path: Path) -> None:
     """Not writable, but readable: what is in it can still be listed and restored."""
     with open_store(tmp_path / "store", create=True) as store:
         Scene.new(store).cut(STATE)
+        key = store.catalog.seals.need_key()
     modes = {path: path.stat().st_mode for path in (tmp_path, *tmp_path.rglob("*"))}
     for path in modes:
         path.chmod(0o555 if path.is_dir() else 0o444)
@@ -230,7 +232,11 @@ def test_a_folder_of_somebody_else(tmp_path: Path) -> None:
         path.chmod(path.stat().st_mode | 1)
     try:
         done = subprocess.run(
-            [sys.executable, "-c", AS_NOBODY, str(tmp_path)], cwd=ROOT, capture_output=True, text=True
+            [sys.executable, "-c", AS_NOBODY, str(tmp_path)],
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            env={**os.environ, ENVIRONMENT: key.text},
         )
     finally:
         for path, mode in modes.items():

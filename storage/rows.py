@@ -6,6 +6,8 @@ searched by; the rest is one document, compressed, because lists of blobs are lo
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import threading
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
@@ -121,6 +123,18 @@ def lineage_of(found: tuple[Any, ...], seals: Seals) -> LineageRow:
     return row
 
 
+@contextlib.contextmanager
+def _collector_off() -> Iterator[None]:
+    """Rows are in no cycles; looking for some again and again would make long lists dearer by the row."""
+    running = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if running:
+            gc.enable()
+
+
 class CheckpointTable:
     """Reads and writes checkpoint rows; remembers rows it decoded, by digest."""
 
@@ -147,13 +161,14 @@ class CheckpointTable:
             values,
         )
         rows = []
-        for values in found.fetchall():
-            try:
-                rows.append(self._row(values))
-            except Corrupt as error:
-                if damage is None:
-                    raise
-                damage.append(error)
+        with _collector_off():
+            for values in found:
+                try:
+                    rows.append(self._row(values))
+                except Corrupt as error:
+                    if damage is None:
+                        raise
+                    damage.append(error)
         return rows
 
     def row(self, connection: Connection, lineage: str, checkpoint: int) -> CheckpointRow | None:

@@ -9,9 +9,14 @@ import pytest
 
 from bench.__main__ import main, row_names
 from bench.bench_capture_delay_queued import measure as measure_delay
+from bench.bench_catalog_flat import measure as measure_catalog
 from bench.bench_channel_vs_transport import measure as measure_channel
+from bench.bench_commit_vs_publish import measure as measure_commit
 from bench.bench_coordinator_slope import measure as measure_slope
+from bench.bench_restore_vs_read import measure as measure_restore
+from bench.bench_write_bandwidth import measure as measure_bandwidth
 from bench.bench_written_per_changed import measure as measure_written
+from bench.bench_written_per_changed_long import measure as measure_written_long
 from bench.row import Row, interleave
 
 
@@ -109,6 +114,30 @@ def test_written_per_changed_runs_small() -> None:
     row = measure_written(rounds=1, mebibytes=2, share=0.1)
     assert row.samples_baseline == [51 * 4096.0]
     assert row.samples_ours[0] > row.samples_baseline[0]
+
+
+def test_written_per_changed_long_runs_small() -> None:
+    row = measure_written_long(rounds=1, mebibytes=1, share=0.1, checkpoints=3)
+    assert row.samples_baseline == [3 * 25 * 4096.0]
+    # The full image, and three deltas at least.
+    assert row.samples_ours[0] > (1 << 20) + row.samples_baseline[0]
+
+
+def test_rows_of_the_storage_run_small() -> None:
+    full, later = measure_restore(rounds=1, mebibytes=2, checkpoints=3, share=0.1)
+    commit, listed = measure_catalog(rounds=1, few=5, many=20)
+    rows = [full, later, commit, listed, measure_bandwidth(rounds=1, mebibytes=1)]
+    rows.append(measure_commit(rounds=1, participants=2, each=1))
+    names = {row.name for row in rows}
+    assert names == {
+        "restore_vs_read",
+        "restore_vs_read_after_100",
+        "catalog_flat",
+        "catalog_flat_list",
+        "write_bandwidth",
+        "commit_vs_publish",
+    }
+    assert all(min(*row.samples_ours, *row.samples_baseline) > 0 for row in rows)
 
 
 def test_capture_delay_queued_runs_small() -> None:

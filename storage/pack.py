@@ -12,8 +12,9 @@ goes to one place is read straight into that place.
 from __future__ import annotations
 
 import struct
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
@@ -65,6 +66,11 @@ class Drawn(NamedTuple):
     fill: Fill
 
 
+def _prepare(extent: bytes | memoryview) -> tuple[int, bytes | bytearray | memoryview, bytes]:
+    codec, stored = squeeze(extent)
+    return codec, stored, digest_of(stored)
+
+
 class PackWriter:
     """Collects the stream, then yields the blob's parts. Keeps references to what is added, no copies."""
 
@@ -95,9 +101,8 @@ class PackWriter:
         yield _HEADER.pack(_START, FORMAT, 0)
         offset = _HEADER.size
         table: list[list[Any]] = []
-        for extent in self._extents():
-            codec, stored = squeeze(extent)
-            table.append([len(stored), codec, digest_of(stored)])
+        for codec, stored, digest in self._prepared():
+            table.append([len(stored), codec, digest])
             offset += len(stored)
             yield stored
         packed = canonical({**document, "stream": [self.length, EXTENT, table]})
@@ -105,6 +110,21 @@ class PackWriter:
         codec, stored = squeeze(packed)
         yield stored
         yield _FOOTER.pack(offset, len(stored), len(packed), codec, _NOTHING, self.digest, _END)
+
+    def _prepared(self) -> Iterator[tuple[int, bytes | bytearray | memoryview, bytes]]:
+        """The extents as they are stored; where there are many, the next ones are compressed and hashed while
+        those before are written."""
+        if self.length < _MUCH:
+            yield from map(_prepare, self._extents())
+            return
+        with ThreadPoolExecutor(1, thread_name_prefix="cutline-hash") as pool:
+            ahead: deque[Future[tuple[int, bytes | bytearray | memoryview, bytes]]] = deque()
+            for extent in self._extents():
+                ahead.append(pool.submit(_prepare, extent))
+                if len(ahead) > WORKERS:
+                    yield ahead.popleft().result()
+            while ahead:
+                yield ahead.popleft().result()
 
     def _views(self) -> Iterator[memoryview]:
         for item in self._items:

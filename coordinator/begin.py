@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from cutline.errors import CutlineError, StoreInUse, StoreNotWritable
+from cutline.participant.allowing import restrict
 from cutline.participant.control import pack_control
 from cutline.participant.endpoint_file import Endpoint, remove_endpoint, write_endpoint
 from cutline.participant.places import machine_id, network_address
@@ -75,6 +76,7 @@ def begin(
     """
     settings = Settings(**spec["settings"])
     hold(spec["run_folder"])
+    restrict(settings.system, spec["allow"])
     store = opened_with_key(spec, create=True)
     home = _made(Path(spec["home"]))
     lease = _acquire(store, settings.system, spec["driver_pid"], home)
@@ -99,6 +101,7 @@ def begin(
             "token": token,
             "machine": machine_id(),
             "program": spec["program"],
+            "allow": spec["allow"],
             "break_mode": settings.break_mode,
             "check_awaits": settings.check_awaits,
             "by_reference": settings.by_reference,

@@ -9,6 +9,7 @@ from typing import Any
 
 from cutline.barrier import Member
 from cutline.participant.addresses import TLS
+from cutline.participant.allowing import lift, restrict
 from cutline.participant.classes import name_of
 from cutline.participant.driver import DRIVER, DriverState
 from cutline.participant.endpoint_file import read_endpoint
@@ -41,6 +42,7 @@ def make_driver(
         Corrupt: the ingress log is damaged.
     """
     system, token = spec["settings"]["system"], spec["token"]
+    restrict(system, spec["allow"])
     setup = Setup(
         system=system,
         run=lineage,
@@ -70,7 +72,7 @@ def make_driver(
     return runner
 
 
-def clear_seat(runner: LeavingDriver | None, store: Store) -> None:
+def clear_seat(runner: LeavingDriver | None, store: Store, system: str) -> None:
     """Closes what the driver had open. The store opens again if somebody asks it something."""
     if runner is not None:
         runner.transport.close()
@@ -78,3 +80,4 @@ def clear_seat(runner: LeavingDriver | None, store: Store) -> None:
         if runner.log is not None:
             runner.log.close()
     store.close()
+    lift(system)

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from cutline.errors import CutlineError, Misuse, StoreNotWritable, SystemStopped
+from cutline.participant.allowing import check_allow
 from cutline.participant.driver import DriverState
 from cutline.participant.handle import Handle, bound_port
 from cutline.participant.host_process import start_beat
@@ -66,6 +67,7 @@ def start(
     quiet: bool = False,
     listen: str = "unix:",
     trust: bool = False,
+    allow: Iterable[str] | None = None,
     runtime: str | None = None,
     check_awaits: bool = False,
     break_mode: str = "",
@@ -107,6 +109,7 @@ def start(
             machines ``tls:HOST:PORT``; on Ray ``tls:``, the default if nodes are on other machines by now.
         trust: a store whose key is not here is taken over: it gets a new key, and what is in it counts as
             authentic from then on. Whoever wrote it can make any code run here (README, "Whose it is").
+        allow: dotted names of packages, modules, classes: nothing else may stored states and messages name.
 
     Raises:
         StoreNotShared: a node of the Ray cluster does not see the folder; the message names it.
@@ -143,6 +146,7 @@ def start(
         "settings": settings,
         **(place := chosen_store(told.storage)),
         "key": store_key(place["store"], trust=trust),
+        "allow": check_allow(allow),
         "token": secrets.token_hex(16),
         "driver_pid": os.getpid(),
         "listen": listen,
@@ -463,7 +467,7 @@ class System:
             self._supervisor.stop()
         let_go(self._run_folder, remove=not goes_on)
         if hasattr(self, "store"):
-            clear_seat(runner, self.store)
+            clear_seat(runner, self.store, self.name)
         if hasattr(self, "_undo"):
             self._undo()
         atexit.unregister(self._at_exit)

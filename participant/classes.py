@@ -18,9 +18,10 @@ import types
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from cutline.errors import CannotRestore, ClassMissing
+from cutline.errors import CannotRestore, ClassMissing, ClassNotAllowed
 
 from .actor import underlying
+from .allowing import check_found, check_name
 
 __all__ = (
     "Classes",
@@ -65,13 +66,20 @@ class Classes:
 
         Raises:
             ClassMissing: the module does not import, or has no such name.
+            ClassNotAllowed: `allow=` was given and does not let it be named.
         """
         try:
+            check_name("__main__" if module in MAIN_NAMES else module, qualname)
             place = self._main_with(qualname) if module in MAIN_NAMES else self._module(module)
+            way = []
             for part in qualname.split("."):
                 place = getattr(place, part)
+                way.append(place)
+            check_found("__main__" if module in MAIN_NAMES else module, qualname, way)
             # A script's name may stand for Ray's actor class over it.
             return place if isinstance(place, type) else underlying(place)
+        except ClassNotAllowed:
+            raise
         except Exception as error:
             raise ClassMissing(
                 f"this program has no {module}:{qualname} ({type(error).__name__}: {error}); if it was "

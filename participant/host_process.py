@@ -24,6 +24,7 @@ from cutline.storage import open_blobs
 from cutline.storage.image import ImageRef
 
 from .addresses import TLS
+from .allowing import restrict
 from .control import pack_control
 from .endpoint_file import read_endpoint
 from .flight import Flight
@@ -62,6 +63,7 @@ def serve(raw: bytes, kind: type[Runner] = Parcelling, node: str = "", host: str
     """
     spec = msgpack.unpackb(raw, strict_map_key=False)
     sys.setswitchinterval(min(SWITCH_SECONDS, sys.getswitchinterval()))
+    restrict(spec["system"], spec.get("allow"))
     install_program(spec["program"])
     with _private_folder(spec) as folder:
         runner = build(spec, kind, node, host, folder)

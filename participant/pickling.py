@@ -26,8 +26,9 @@ from typing import Any
 
 import numpy as np
 
-from cutline.errors import CannotCapture, CannotRestore, ClassMissing
+from cutline.errors import CannotCapture, CannotRestore, ClassMissing, ClassNotAllowed
 
+from .allowing import is_restricted
 from .arrays import MessageArrays, Regroup, StateArrays, Unsharable
 from .classes import Classes
 from .kinds import Kinds, PersistentTypes, Refused
@@ -201,7 +202,7 @@ def loads(
     """
     try:
         return _load(payload, live, classes)
-    except ClassMissing as error:
+    except (ClassMissing, ClassNotAllowed) as error:
         error.facts.setdefault("participant", participant)
         raise
     except Exception as error:
@@ -220,7 +221,7 @@ def _load(payload: bytes | memoryview | Apart, live: Live, classes: Classes) -> 
             # A tensor can only stand on memory that may be written to.
             loader = Borrower()
     elif payload[0]:
-        if type(payload) is bytes and _STACK_GLOBAL not in payload:
+        if type(payload) is bytes and _STACK_GLOBAL not in payload and not is_restricted():
             return pickle.loads(payload)
         stream, buffers = io.BytesIO(payload), None
     else:

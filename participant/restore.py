@@ -18,7 +18,7 @@ from typing import Any
 import msgpack
 import numpy as np
 
-from cutline.errors import CannotRestore, ClassMissing
+from cutline.errors import CannotRestore, ClassMissing, ClassNotAllowed
 
 from .classes import Classes, migrate_all
 from .memory import Bytes
@@ -110,8 +110,8 @@ class _Reading:
     def run(self, loader: Loader, live: Live) -> object:
         try:
             return self._instance(loader, live)
-        except ClassMissing as error:
-            raise ClassMissing(
+        except (ClassMissing, ClassNotAllowed) as error:
+            raise type(error)(
                 f"participant {self.participant!r}: {self.path}: {error}",
                 **{**error.facts, "participant": self.participant, "path": self.path},
             ) from error

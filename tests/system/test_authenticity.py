@@ -118,6 +118,25 @@ def test_a_store_with_a_bomb_is_foreign_and_runs_it_if_it_is_trusted(folder: Pat
     assert (tmp_path / "bomb").exists()
 
 
+def test_what_is_allowed_holds_where_a_store_is_trusted(folder: Path, tmp_path: Path) -> None:
+    plant(folder, tmp_path / "bomb", everything=True)
+    with pytest.raises(cutline.errors.CutlineError, match="participant 'counter': self.*mkdir is not among"):
+        with cutline.start(
+            folder, interval=None, quiet=True, trust=True, allow=["tests.system.actors.Counter"]
+        ) as system:
+            system.spawn("counter", Counter).add.remote().result(timeout=20)
+    assert not (tmp_path / "bomb").exists()
+
+
+def test_a_system_runs_with_what_is_allowed(folder: Path) -> None:
+    for _ in range(2):
+        with cutline.start(folder, interval=None, quiet=True, allow=["tests"]) as system:
+            counter = system.spawn("counter", Counter)
+            counter.add.remote().result(timeout=60)
+            with pytest.raises(Exception, match="boom"):
+                counter.fail.remote("boom").result(timeout=60)
+
+
 def test_a_log_with_a_bomb_is_refused(folder: Path, tmp_path: Path) -> None:
     (log,) = (folder / "ingress").glob("*.log")
     thief = IngressLog(log.with_name("copy.log"), THIEF.derived("ingress"))

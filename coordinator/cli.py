@@ -159,12 +159,19 @@ def show(
         if key != "images":
             console.print(f"{key:>20}  {value}", markup=False, highlight=False)
     table = Table(title="images")
-    for column in ("participant", "kind", "written", "packs", "handled"):
-        table.add_column(column, justify="left" if column in ("participant", "kind") else "right")
+    for column in ("participant", "kind", "written", "packs", "handled", "arrays tracked"):
+        left = column in ("participant", "kind", "arrays tracked")
+        table.add_column(column, justify="left" if left else "right")
     for participant, image in doc["images"].items():
         handled = row.summary.get("handled", {}).get(participant, "")
+        tracked = row.summary.get("tracked", {}).get(participant, {})
         table.add_row(
-            participant, image["kind"], shown_bytes(image["bytes"]), str(image["packs"]), str(handled)
+            participant,
+            image["kind"],
+            shown_bytes(image["bytes"]),
+            str(image["packs"]),
+            str(handled),
+            ", ".join(f"{way} {shown_bytes(size)}" for way, size in sorted(tracked.items())),
         )
     console.print(table)
 
@@ -245,7 +252,7 @@ def simulate(
     raise typer.Exit(run_simulation(seed, print if trace else None))
 
 
-for _family in ("cli_store", "cli_gc", "cli_compare", "cli_move", "cli_key"):
+for _family in ("cli_store", "cli_gc", "cli_compare", "cli_move", "cli_key", "cli_doctor"):
     import_module(f"cutline.coordinator.{_family}")
 
 

@@ -48,6 +48,7 @@ class Committer:
             "capture_delay_ms": (max(fact["captured_at"] for fact in facts.values()) - entry.began) * 1000,
             "stall_ms_max": max(fact["stall_ms"] for fact in facts.values()),
             "handled": {name: fact["handled"] for name, fact in facts.items()},
+            "tracked": {name: fact["tracked"] for name, fact in facts.items() if fact.get("tracked")},
             "handlers": {name: fact["handlers"] for name, fact in facts.items()},
             "extra": {name: fact["extra"] for name, fact in facts.items() if "extra" in fact},
             # So that a request that is made again of the next coordinator is known to have been done.

@@ -17,6 +17,7 @@ Classes are cut by what the reader of the error would do next::
     │   └── MissingPackage           (ImportError) an extra of cutline that is not installed
     ├── CaptureError
     │   ├── CannotCapture            state or a message that cannot go into an image, with its path
+    │   ├── ConcurrentMutation       a thread wrote to a participant's state while it was captured
     │   └── CannotRestore            an image that cannot become an object again
     │       ├── ClassMissing         a class that the image names and the program lacks
     │       └── ClassNotAllowed      a class that the image names and `allow=` does not
@@ -77,6 +78,7 @@ __all__ = (
     "MissingPackage",
     "CaptureError",
     "CannotCapture",
+    "ConcurrentMutation",
     "CannotRestore",
     "ClassMissing",
     "ClassNotAllowed",
@@ -192,6 +194,10 @@ class CaptureError(CutlineError):
 
 class CannotCapture(CaptureError):
     """A value that cannot go into an image or a message; ``facts["path"]`` says where it is."""
+
+
+class ConcurrentMutation(CaptureError):
+    """State was written to, outside a handler, while it was captured; ``facts["path"]`` says which."""
 
 
 class CannotRestore(CaptureError):

@@ -18,6 +18,7 @@ from cutline.errors import Misuse, RefusedOption
 
 from .handle import Handle, current_port
 from .ray_options import ACTOR_OPTIONS, accept, refuse_marked_methods
+from .tracking import TRACKING
 
 __all__ = ("ClassOnly", "Creator", "actor", "options_of", "underlying", "wrap")
 
@@ -25,6 +26,7 @@ C = TypeVar("C", bound=type)
 
 _OWN = {
     "on_error": ("halt", "retry", "dead_letter"),
+    "tracking": TRACKING,
 }
 _NUMBERS = ("retries",)
 
@@ -110,6 +112,9 @@ def actor(kind: Any = None, /, **options: Any) -> Any:
         on_error: what happens when a *told* handler raises (an asked one answers with the exception):
             ``"halt"`` (default) stops the system, ``"retry"`` rolls it back and delivers again up to
             `retries` times, ``"dead_letter"`` rolls back and puts the message aside.
+        tracking: how changes in large arrays are found: ``"auto"`` (default), ``"kernel"`` (refused where the
+            kernel gives no account of written pages), or ``"hash"``, for memory that devices write to by
+            themselves. The environment's CUTLINE_TRACKING counts where nothing is said here.
         retries: how often ``"retry"`` tries; 3 unless given.
         num_cpus, resources, max_restarts, ...: Ray's actor options; docs/ray.md says what becomes of each.
 

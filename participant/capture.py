@@ -1,27 +1,28 @@
 """Takes a participant's state at a message boundary: everything once, then only what changed.
 
 Theory of operation. A capture pickles the instance into pieces (`cutline.participant.pieces`), with the
-memory of large owners beside them as numbered regions. Pieces are compared by hash with those of the
-capture that this one is relative to, regions by hashes of their blocks (`cutline.participant.blocks`);
-what differs is *copied* into the result, so the handler may go on the moment `capture` returns: nothing in
-a `Captured` refers to live memory. Everything happens on the handler's thread at the boundary.
+memory of large owners beside them as numbered regions. Pieces are compared by hash with those of the capture
+that this one is relative to, regions by what is known of their writes (`cutline.participant.tracking`). What
+differs is *copied* into the result, so the handler may go on the moment `capture` returns: nothing in a
+`Captured` refers to live memory. Everything happens on the handler's thread at the boundary.
 
-The hashes of each capture are kept under its number until a later one is known to have committed, so an
+What is known at each capture is kept under its number until a later one is known to have committed, so an
 aborted capture takes no change with it and captures may overlap. Nothing else is kept: no reference, weak
 reference or buffer export to anything of the state, which would make `bytearray.append` and
 `ndarray.resize` fail. A region's number only names content. It stays with the owner found at the same
-address and size, or else in the same place with the same size, which keeps deltas small; since contents
-are compared, a number that went to another owner costs bytes and nothing else.
+address and size, or else in the same place with the same size, which keeps deltas small; a number that went
+to another owner costs bytes and nothing else.
+
+A restore tells of each region's memory as it is filled, before any code of the program (`__setstate__`,
+`migrate`, a handler that runs again) can write to it: what such code changes is a change like any other.
 
 The first piece, "header", is a msgpack document that says how to read the others (`restore.py`).
 """
 
 from __future__ import annotations
 
-import contextlib
-import gc
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -29,17 +30,19 @@ import msgpack
 import numpy as np
 from blake3 import blake3
 
-from cutline.errors import CannotCapture, CannotRestore, CaptureError
+from cutline.errors import CannotCapture, CannotRestore, CaptureError, ConcurrentMutation
 from cutline.storage.image import Piece, Region
 
-from .blocks import Hasher, Hashes, changed_runs
 from .classes import name_of, version_of
 from .kinds import Kinds, PersistentTypes
-from .memory import Bytes, address
+from .memory import Bytes, address, span
+from .paths import path_of
 from .pickling import prove, refusal
 from .pieces import Order, Row, write_row
 from .restore import HEADER, Restored, restore
 from .standing import Standing
+from .tracking import Mark, RegionTracker
+from .undisturbed import undisturbed
 
 __all__ = ("Captured", "Capturer", "PersistentTypes", "check_capturable")
 
@@ -50,7 +53,8 @@ FORMAT = 1
 class Captured:
     """One capture, a copy of its own. Sizes in bytes, `stall` in seconds.
 
-    `changed_bytes`: changed blocks of regions plus the length of changed pieces.
+    `changed_bytes`: changed parts of regions plus the length of changed pieces. `tracked`: bytes of the
+    regions by the way in which their changes were found, "kernel", "hash" or "whole".
     """
 
     number: int
@@ -61,14 +65,15 @@ class Captured:
     class_name: str
     class_version: int
     stall: float
+    tracked: dict[str, int]
 
 
 @dataclass
 class _Table:
-    """What is remembered of one capture: hashes, and where its regions lay."""
+    """What is remembered of one capture: hashes of its pieces, marks of its regions, and where they lay."""
 
     pieces: dict[str, tuple[bytes, int]] = field(default_factory=dict)
-    regions: dict[int, Hashes] = field(default_factory=dict)
+    regions: dict[int, Mark] = field(default_factory=dict)
     places: dict[tuple[int, int], int] = field(default_factory=dict)
     slots: list[int] = field(default_factory=list)
 
@@ -78,6 +83,7 @@ class Capturer:
 
     A state up to `small` is written whole each time. `persistent` names types that are written in a way of
     the program's own, or refused by raising.
+    `tracking`: see `RegionTracker`.
     """
 
     def __init__(
@@ -88,11 +94,12 @@ class Capturer:
         block: int = 4096,
         persistent: PersistentTypes | None = None,
         small: int = 0,
+        tracking: str = "auto",
     ) -> None:
         self.participant = participant
         self._region_min = region_min
         self._small = small
-        self._hasher = Hasher(block)
+        self._tracker = RegionTracker(tracking, block)
         self._kinds = Kinds(persistent)
         self._order = Order()
         self._tables: dict[int, _Table] = {}
@@ -107,9 +114,10 @@ class Capturer:
 
         Raises:
             CannotCapture: something that cannot be saved, or would not load, with its path.
+            ConcurrentMutation: another thread writes to the memory of an array meanwhile.
         """
         began = time.perf_counter()
-        with _collector_off():
+        with undisturbed():
             row = self._write(instance)
             try:
                 captured = self._compare(row, instance, number, against)
@@ -117,6 +125,15 @@ class Capturer:
                 row.arrays.clear()
         captured.stall = time.perf_counter() - began
         return captured
+
+    def copy_ahead(self, against: int, most: int) -> int:
+        """Copies up to `most` pages that the next capture, relative to `against`, will have to write.
+
+        Returns how many; fewer than `most`: none are left for now. Call on the handler's thread, between
+        messages.
+        """
+        base = self._tables.get(against)
+        return 0 if base is None else self._tracker.copy_ahead(self._latest.places, base.regions, most)
 
     def committed(self, number: int) -> None:
         """Capture `number` committed: no delta will be relative to an older one."""
@@ -132,15 +149,16 @@ class Capturer:
         This capturer is not used again.
         """
         table = self._tables.get(number, _Table())
-        regions = sum(hashes.size for hashes in table.regions.values())
+        regions = sum(mark.size for mark in table.regions.values())
+        nothing = Standing({}, {}, self._tracker)
         if not regions or regions < sum(length for _, length in table.pieces.values()):
             # Finding the memory costs a pickle of all the rest.
-            return Standing({}, {}, self._hasher)
+            return nothing
         try:
             row = self._write(instance)
         except CannotCapture:
             # The state went bad since, which is nobody's concern: it is being undone.
-            return Standing({}, {}, self._hasher)
+            return nothing
         memories = row.arrays.slots
         owners = {
             region: memory.base
@@ -148,24 +166,24 @@ class Capturer:
             if region is not None and type(memory.base) is np.ndarray
         }
         row.arrays.clear()
-        return Standing(owners, table.regions, self._hasher)
+        return Standing(owners, table.regions, self._tracker)
 
-    def adopt(
-        self,
-        number: int,
-        instance: object,
-        restored: Restored | None = None,
-        standing: Standing | None = None,
-    ) -> None:
+    def expecting(self, standing: Standing | None = None) -> Restored:
+        """What to give to the restore whose result `adopt` will take: it lets the next delta be small.
+
+        `standing` spares hashing what it knows the hashes of.
+        """
+        known: Mapping[int, Mark] = {}
+        if standing is not None:
+            self._tracker.hasher, known = standing.tracker.hasher, standing.marks
+        return Restored(lambda number, memory: self._tracker.first(memory, known.get(number)))
+
+    def adopt(self, number: int, instance: object, restored: Restored | None = None) -> None:
         """`instance` was just restored from checkpoint `number`: later captures may be relative to it.
 
-        `restored`, filled by `restore`, lets the next delta be small; it lets go of the memory it holds.
-        Without it the next delta writes everything, under new region numbers. `standing` spares hashing what
-        it knows the hashes of.
+        `restored` is what `expecting` gave. Without it the next delta writes everything, under new region
+        numbers.
         """
-        known: Mapping[int, Hashes] = {}
-        if standing is not None:
-            self._hasher, known = standing.hasher, standing.hashes
         table = _Table()
         self._next_region = max(self._next_region, (number + 1) << 20)
         if restored is not None:
@@ -173,14 +191,8 @@ class Capturer:
                 table.pieces[name] = (_digest(content), len(content))
             self._order.arrange([name for name, _ in restored.pieces if name != HEADER])
             table.slots = restored.slots
-            for region, memory in restored.regions.items():
-                if region in known:
-                    table.regions[region] = known[region]
-                else:
-                    with memory.data as view:
-                        table.regions[region] = self._hasher.first(view)
-                table.places[address(memory), memory.nbytes] = region
-            restored.clear()
+            table.regions = dict(restored.marks)
+            table.places = {place: region for region, place in restored.places.items()}
         self._tables[number] = self._latest = table
 
     # -- one capture ---------------------------------------------------------------------------------
@@ -208,11 +220,13 @@ class Capturer:
         if not row.arrays.slots and sum(len(content) for _, content in row.pieces) <= self._small:
             base = None
         table = _Table()
-        regions = self._regions(row, table, base)
+        try:
+            regions, changed = self._regions(row, table, base)
+        except _Torn as torn:
+            raise self._mutated(instance, torn) from None
         kind = type(instance)
         header = self._header(row, kind, table)
         pieces = self._pieces([(HEADER, header), *row.pieces], table, base)
-        changed = sum(len(run) for region in regions for _, run in region.extents)
         changed += sum(len(piece.content) for piece in pieces if piece.content is not None)
         total = sum(length for _, length in table.pieces.values())
         self._order.settle(total, free=base is None)
@@ -226,6 +240,23 @@ class Capturer:
             class_name=name_of(kind),
             class_version=version_of(kind),
             stall=0.0,
+            tracked=self._tracked(table),
+        )
+
+    def _mutated(self, instance: object, torn: _Torn) -> ConcurrentMutation:
+        def lies_there(shown: Any) -> bool:
+            if not isinstance(shown, np.ndarray) or not shown.nbytes or shown.dtype.hasobject:
+                return False
+            low, high = span(shown)
+            return torn.start < high and low < torn.stop
+
+        path = path_of(instance, "self", lies_there) or "self"
+        return ConcurrentMutation(
+            f"participant {self.participant!r}: something wrote to {path} while it was captured, outside a "
+            "handler: a thread of the program, most likely. The checkpoint was given up, nothing else is "
+            "lost. Change a participant's state in its handlers only",
+            participant=self.participant,
+            path=path,
         )
 
     def _header(self, row: Row, kind: type, table: _Table) -> bytes:
@@ -263,27 +294,30 @@ class Capturer:
 
     # -- regions -------------------------------------------------------------------------------------
 
-    def _regions(self, row: Row, table: _Table, base: _Table | None) -> tuple[Region, ...]:
-        memories = row.arrays.slots
-        table.slots = self._numbers(memories)
-        regions = []
-        for region, memory in zip(table.slots, memories, strict=True):
+    def _regions(self, row: Row, table: _Table, base: _Table | None) -> tuple[tuple[Region, ...], int]:
+        """The regions with what changed in them, and how many bytes that is."""
+        table.slots = self._numbers(row.arrays.slots)
+        memories = dict(zip(table.slots, row.arrays.slots, strict=True))
+        tracker = self._tracker
+        tracker.begin(memories)
+        regions, changed = [], 0
+        for region, memory in memories.items():
             table.places[address(memory), memory.nbytes] = region
-            with memory.data as view:
-                old = self._latest.regions.get(region)
-                if old is None or old.size != view.nbytes:
-                    hashes = self._hasher.first(view)
-                else:
-                    hashes = self._hasher.next(old, view)
-                table.regions[region] = hashes
-                parent = base.regions.get(region) if base is not None else None
-                if parent is None or parent.size != view.nbytes:
-                    runs = [(0, view.nbytes)]
-                else:
-                    runs = changed_runs(parent, hashes, self._hasher.block)
-                extents = tuple([(start, bytes(view[start:stop])) for start, stop in runs])
+            parent = base.regions.get(region) if base is not None else None
+            mark = tracker.mark(region, memory, self._latest.regions.get(region), parent)
+            table.regions[region] = mark
+            extents = tracker.changed(region, memory, parent, mark)
+            changed += extents.nbytes
             regions.append(Region(region, memory.nbytes, extents))
-        return tuple(regions)
+        for region in tracker.end():
+            raise _Torn(memories[region])
+        return tuple(regions), changed
+
+    def _tracked(self, table: _Table) -> dict[str, int]:
+        tracked: dict[str, int] = {}
+        for region, way in self._tracker.ways.items():
+            tracked[way] = tracked.get(way, 0) + table.regions[region].size
+        return tracked
 
     def _numbers(self, memories: list[Bytes]) -> list[int]:
         """A number for each region: one that is known, or a new one."""
@@ -315,21 +349,17 @@ class Capturer:
         return numbers
 
 
+class _Torn(Exception):
+    """Somebody wrote to this memory while it was copied."""
+
+    def __init__(self, memory: Bytes) -> None:
+        super().__init__()
+        self.start, self.stop = span(memory)
+
+
 def _digest(content: bytes) -> bytes:
     digest: bytes = blake3(content).digest()
     return digest
-
-
-@contextlib.contextmanager
-def _collector_off() -> Iterator[None]:
-    """No garbage collection inside: it would run destructors of the state in the middle of a capture."""
-    running = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if running:
-            gc.enable()
 
 
 def check_capturable(instance: object, participant: str) -> None:

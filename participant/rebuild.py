@@ -34,12 +34,19 @@ def _memory_of(made: np.ndarray[Any, Any]) -> Bytes:
     return memory
 
 
-class Loader:
-    """Makes the arrays of one image or message. `regions.pop(slot)` gives the memory of a region."""
+def _nobody_asks(slot: int, memory: Bytes) -> None:
+    """Of messages, and of images that nothing will be relative to."""
 
-    def __init__(self, regions: Any = None) -> None:
+
+class Loader:
+    """Makes the arrays of one image or message. `regions.pop(slot)` gives the memory of a region.
+
+    `filled` hears of the memory that a region became, by slot, before anybody else can see it.
+    """
+
+    def __init__(self, regions: Any = None, filled: Callable[[int, Bytes], None] | None = None) -> None:
         self.regions = {} if regions is None else regions
-        self.made: dict[int, Any] = {}
+        self.filled = filled or _nobody_asks
         self._sealed: list[np.ndarray[Any, Any]] = []
 
     def finish(self) -> None:
@@ -69,7 +76,7 @@ class Loader:
             if made.nbytes:
                 _memory_of(made)[:] = np.frombuffer(held, np.uint8)
         if type(content) is int:
-            self.made[content] = _memory_of(made)
+            self.filled(content, _memory_of(made))
         if readonly:
             self._sealed.append(made)
         return made
@@ -145,7 +152,7 @@ class Loader:
         made = kind(typecode)
         made.frombytes(self.content(content))
         if type(content) is int:
-            self.made[content] = np.frombuffer(made, np.uint8)
+            self.filled(content, np.frombuffer(made, np.uint8))
         return made
 
     def _memoryview(

@@ -12,7 +12,7 @@ from __future__ import annotations
 import copyreg
 import io
 import sys
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Callable, Mapping, MutableMapping
 from typing import Any
 
 import msgpack
@@ -21,9 +21,10 @@ import numpy as np
 from cutline.errors import CannotRestore, ClassMissing, ClassNotAllowed
 
 from .classes import Classes, migrate_all
-from .memory import Bytes
+from .memory import Bytes, address
 from .pickling import Live, Opener
 from .rebuild import Loader
+from .tracking import Mark
 
 __all__ = ("HEADER", "Classes", "Live", "Restored", "restore")
 
@@ -33,20 +34,23 @@ _NOBODY: Live = {}
 
 
 class Restored:
-    """What a restore tells `Capturer.adopt`: the pieces as stored, and the memory that regions became.
+    """What a restore tells `Capturer.adopt`: the pieces as stored, and of each region, by number, its place
+    (address and size) and its mark, which `mark` makes of the memory when it has just been filled.
 
     `slots`: the regions' numbers in the order in which the pieces name them.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, mark: Callable[[int, Bytes], Mark]) -> None:
         self.pieces: list[tuple[str, bytes]] = []
-        self.regions: dict[int, Bytes] = {}
+        self.places: dict[int, tuple[int, int]] = {}
+        self.marks: dict[int, Mark] = {}
         self.slots: list[int] = []
+        self._mark = mark
 
-    def clear(self) -> None:
-        """Lets go of the memory."""
-        self.pieces = []
-        self.regions = {}
+    def filled(self, number: int, memory: Bytes) -> None:
+        """The memory of a region holds what the image says; nobody has seen it yet."""
+        self.places[number] = address(memory), memory.nbytes
+        self.marks[number] = self._mark(number, memory)
 
 
 def restore(
@@ -69,12 +73,17 @@ def restore(
         CannotRestore: the image does not load in this program, or was written by a newer one.
     """
     reading = _Reading(pieces, participant, classes)
-    loader = Loader(_BySlot(regions, reading.doc["regions"]))
+    numbers = reading.doc["regions"]
+
+    def filled(slot: int, memory: Bytes) -> None:
+        if restored is not None:
+            restored.filled(numbers[slot], memory)
+
+    loader = Loader(_BySlot(regions, numbers), filled)
     instance = reading.run(loader, live)
     if restored is not None:
         restored.pieces = list(pieces)
-        restored.slots = list(reading.doc["regions"])
-        restored.regions = {reading.doc["regions"][slot]: memory for slot, memory in loader.made.items()}
+        restored.slots = list(numbers)
     return instance
 
 
@@ -155,7 +164,7 @@ class _Reading:
         for slot in self.doc["primed"]:
             content = loader.content(slot)
             owned = content if type(content) is bytearray else bytearray(content)
-            loader.made[slot] = np.frombuffer(owned, np.uint8)
+            loader.filled(slot, np.frombuffer(owned, np.uint8))
             made.append(owned)
         return tuple(made)
 

@@ -61,7 +61,6 @@ from .outbox import OutboxLimit
 from .peers import Peers
 from .persist import Persisted, Persister
 from .purity import Purity
-from .restore import Restored
 from .sending import Sending
 from .setup import Setup
 from .shutter import Shutter
@@ -174,6 +173,7 @@ class Runner(Inbox, Sending):
             self.instance = self.desk.instance = make()
         finally:
             undo()
+        self.shutter.insist()
         check_capturable(self.instance, self.me.name)
         quicken(self.instance)
         self.phase = "born"
@@ -191,12 +191,12 @@ class Runner(Inbox, Sending):
         # Suspended handlers run again now, and those after them must not find the desk of before.
         self._bind()
         image = read_image(self.blobs, ref, standing.alone())
-        restored = Restored()
+        restored = self.shutter.expecting(standing)
         revived = revive(image, self.desk, self.classes, restored)
         self.instance = revived.instance
         quicken(self.instance)
         self.origin = image.header["lineage"]
-        self.shutter.adopt(checkpoint, ref, restored, standing)
+        self.shutter.adopt(checkpoint, ref, restored)
         snapshot = LocalSnapshot(floor, checkpoint, checkpoint)
         self.endpoint = self.endpoint_kind(
             self.me, self.setup.run, epoch, snapshot, channels=revived.channels
@@ -258,6 +258,8 @@ class Runner(Inbox, Sending):
                 wait = min(wait, self.peers.ack_at - self.now())
             if self.peers.retries:
                 wait = min(wait, min(self.peers.retries.values()) - self.now())
+            if self.shutter.ahead.at is not None and not self.tainted:
+                wait = min(wait, self.shutter.ahead.at - self.now())
         if self.liaison.retry_at is not None:
             wait = min(wait, self.liaison.retry_at - self.now())
         if self.liaison.waiting:
@@ -279,6 +281,8 @@ class Runner(Inbox, Sending):
         if endpoint.due and self.phase == "running":
             self._perform(endpoint.handle(AtBoundary()))
         if self.phase == "running" and not self.tainted:
+            if self.shutter.ahead.at is not None and self.now() >= self.shutter.ahead.at:
+                self.shutter.copy_ahead()
             self.at_boundary()
             self._work(endpoint)
         if self.phase == "running":

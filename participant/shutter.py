@@ -15,12 +15,13 @@ from cutline.errors import CaptureError
 from cutline.storage.blobs import pack_key
 from cutline.storage.image import ImageRef, size_of
 
-from .blocks import Hasher
+from .ahead import SLICE_PAGES, Ahead
 from .capture import Capturer
 from .imaging import sections_of
 from .persist import Persisted, Persister, PersistJob
 from .restore import Restored
 from .standing import Standing
+from .tracking import RegionTracker, chosen_tracking, insist
 
 if TYPE_CHECKING:
     from .runner import Runner
@@ -43,25 +44,44 @@ class Shutter:
         self.facts: dict[int, dict[str, Any]] = {}
         # What the last image was to build on.
         self.built_on = b""
+        self.tracking = chosen_tracking(runner.setup.options.get("tracking"))
+        self.ahead = Ahead()
+        self.base: int | None = None
         self.renew()
+
+    def insist(self) -> None:
+        """At a birth. Raises RefusedOption if changes cannot be found in the way that was asked for."""
+        insist(self.tracking)
 
     def renew(self) -> None:
         """Forgets all captures: another state takes the place of the one they belong to."""
-        self.capturer = Capturer(self.runner.me.name, small=self.small)
+        self.capturer = Capturer(self.runner.me.name, small=self.small, tracking=self.tracking)
         self.refs.clear()
         self.facts.clear()
+        self.ahead.forget()
+        self.base = None
 
     def standing(self, checkpoint: int, ref: ImageRef) -> Standing:
         """What of the state that is there now need not be read again to go back to `ref`."""
         if self.refs.get(checkpoint) != ref:
-            return Standing({}, {}, Hasher())
+            return Standing({}, {}, RegionTracker("hash"))
         return self.capturer.standing(checkpoint, self.runner.instance)
 
-    def adopt(self, checkpoint: int, ref: ImageRef, restored: Restored, standing: Standing) -> None:
+    def expecting(self, standing: Standing) -> Restored:
+        """What the restore that is to come fills, for `adopt`."""
+        return self.capturer.expecting(standing)
+
+    def adopt(self, checkpoint: int, ref: ImageRef, restored: Restored) -> None:
         """The state was restored from `ref`: the next delta may build on it."""
-        self.capturer.adopt(checkpoint, self.runner.instance, restored, standing)
+        self.capturer.adopt(checkpoint, self.runner.instance, restored)
         self.refs = {checkpoint: ref}
         self.built_on = b""
+        self.base = checkpoint
+
+    def copy_ahead(self) -> None:
+        """A slice of what the next capture will have to write. Between messages, when `ahead` wants it."""
+        copied = 0 if self.base is None else self.capturer.copy_ahead(self.base, SLICE_PAGES)
+        self.ahead.sliced(self.runner.now(), full=copied == SLICE_PAGES)
 
     def capture(self, action: Capture) -> None:
         """Copies what the image needs, now; the handler goes on when this returns."""
@@ -78,11 +98,13 @@ class Shutter:
             runner.feed(CaptureFailed(action.checkpoint, str(error)))
             return
         runner.captured(action.checkpoint)
+        self.ahead.captured(runner.now(), worth="kernel" in captured.tracked)
         setup, epoch = runner.setup, runner.endpoint.epoch
         self.facts[action.checkpoint] = {
             "stall_ms": (time.perf_counter() - began) * 1000,
             "changed_bytes": captured.changed_bytes + sum(map(size_of, sections.values())),
             "state_bytes": captured.state_bytes,
+            "tracked": captured.tracked,
             "captured_at": runner.now(),
             "handled": runner.desk.handled,
             "handlers": runner.desk.handlers,
@@ -144,6 +166,7 @@ class Shutter:
         """A capture's fate: a base for deltas, or nothing."""
         if action.committed:
             self.capturer.committed(action.checkpoint)
+            self.base = max(action.checkpoint, self.base or 0)
             self.refs = {n: ref for n, ref in self.refs.items() if n >= action.checkpoint}
         else:
             self.capturer.aborted(action.checkpoint)

@@ -1,9 +1,9 @@
 """Memory that survives a rollback in place: what still holds what the cut holds is not read again.
 
 Theory of operation. Whoever rolls back and lives has most of the cut's large memory before it: little has
-changed since. `Capturer.standing` finds the arrays that own memory, with the hashes that their blocks had at
-the cut. Then the old state goes. What nobody refers to any more but this (`alone`; destructors have run) can
-be written by nobody, so its blocks are hashed, those that differ are read from the image, and the array
+changed since. `Capturer.standing` finds the arrays that own memory, with the marks that they had at the cut.
+Then the old state goes. What nobody refers to any more but this (`alone`; destructors have run) can be
+written by nobody, so what was written since the cut is found out and read from the image, and the array
 itself becomes the restored one's. What somebody still refers to, such as a thread or a global variable of the
 user's, is left to them, and read whole.
 """
@@ -20,23 +20,23 @@ import numpy as np
 
 from cutline.storage.image import Held
 
-from .blocks import Hasher, Hashes, changed_runs
 from .memory import Bytes, taken_over
+from .tracking import Mark, RegionTracker
 
 __all__ = ("Standing",)
 
 
 class Standing:
-    """Owners of memory by region number, and what their blocks hashed to at the cut.
+    """Owners of memory by region number, and the marks of their content at the cut.
 
-    `hashes` has all regions of the cut, whether their memory stands or not.
+    `marks` has all regions of the cut, whether their memory stands or not.
     """
 
     def __init__(
-        self, owners: dict[int, np.ndarray[Any, Any]], hashes: Mapping[int, Hashes], hasher: Hasher
+        self, owners: dict[int, np.ndarray[Any, Any]], marks: Mapping[int, Mark], tracker: RegionTracker
     ) -> None:
-        self.hashes = hashes
-        self.hasher = hasher
+        self.marks = marks
+        self.tracker = tracker
         self._owners = owners
 
     def alone(self) -> Held | None:
@@ -51,15 +51,17 @@ class Standing:
 
     def _held(self, number: int, size: int) -> tuple[Bytes, Sequence[tuple[int, int]]] | None:
         owner = self._owners.pop(number, None)
-        before = self.hashes.get(number)
+        before = self.marks.get(number)
         if owner is None or before is None or before.size != size:
             return None
         memory = taken_over(owner, np.dtype(np.uint8), (size,))
         if memory is None:
             return None
-        with memory.data as view:
-            now = self.hasher.next(before, view)
-        return memory, changed_runs(before, now, self.hasher.block)
+        runs = self.tracker.since(memory, before)
+        if runs is None:
+            return None
+        starts, stops = runs
+        return memory, list(zip(starts.tolist(), stops.tolist(), strict=True))
 
 
 def _references(owners: Mapping[int, Any], number: int) -> int:

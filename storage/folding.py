@@ -26,6 +26,7 @@ import numpy as np
 from cutline.errors import Misuse
 
 from .blobs import corrupt
+from .extents import in_order
 from .layers import Layer, Link, Tables, piece_place
 from .pack import PackWriter
 from .runs import Numbers, Runs, Spans, merged, packed_row, shown
@@ -196,26 +197,26 @@ class Mixed:
 
 
 def _own_runs(key: str, region: Region) -> tuple[list[memoryview], Runs]:
-    """The contents of a region's changed runs in order, and where they go. Raises Misuse."""
-    found = sorted(((offset, memoryview(run)) for offset, run in region.extents), key=lambda item: item[0])
-    found = [(offset, run) for offset, run in found if run.nbytes]
-    offsets = np.array([offset for offset, _ in found], np.int64)
-    lengths = np.array([run.nbytes for _, run in found], np.int64)
+    """The changed runs of a region in order, some in each content, and where they go. Raises Misuse."""
+    extents = in_order(region.extents)
+    offsets, lengths = extents.offsets, extents.lengths
     ends = offsets + lengths
-    if len(found) and (int(offsets[0]) < 0 or (offsets[1:] < ends[:-1]).any()):
+    if len(ends) and (int(offsets[0]) < 0 or (offsets[1:] < ends[:-1]).any()):
         raise Misuse(f"image {key}: runs of region {region.number} overlap", key=key)
-    if len(found) and int(ends[-1]) > region.size:
+    if len(ends) and int(ends[-1]) > region.size:
         raise Misuse(
             f"image {key}: region {region.number} has {region.size} bytes, a run ends at {int(ends[-1])}",
             key=key,
         )
-    contents = [run if run.format == "B" and run.ndim == 1 else run.cast("B") for _, run in found]
+    contents = [part if part.format == "B" and part.ndim == 1 else part.cast("B") for part in extents.parts]
     return contents, Runs(np.cumsum(lengths) - lengths, offsets, lengths)
 
 
 def _fill(sources: Sequence[_Source], contents: Sequence[memoryview], start: int, target: Memory) -> None:
     """The part of a drawn stretch from ``start`` on."""
     window = Spans.of([(start, start + len(target))])
+    sizes = np.array([content.nbytes for content in contents], np.int64)
+    starts = np.cumsum(sizes) - sizes
     for source in sources:
         parts, _ = shown(source.runs, window)
         parts = parts._replace(offsets=parts.offsets - start)
@@ -223,7 +224,7 @@ def _fill(sources: Sequence[_Source], contents: Sequence[memoryview], start: int
             if len(parts.lengths):
                 source.layer.reader.scatter([Wanted(target, parts)])
         else:
-            _copy_own(source.runs.positions, contents, parts, target)
+            _copy_own(starts, contents, parts, target)
 
 
 def _copy_own(starts: Numbers, contents: Sequence[memoryview], parts: Runs, target: Memory) -> None:

@@ -71,7 +71,7 @@ class Region:
 
     number: int
     size: int
-    extents: tuple[tuple[int, bytes | bytearray | memoryview], ...]
+    extents: Sequence[tuple[int, bytes | bytearray | memoryview]]
 
 
 @dataclass(frozen=True, slots=True)

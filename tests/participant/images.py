@@ -7,8 +7,12 @@ from typing import Any
 from cutline.participant.capture import Captured, Capturer
 from cutline.participant.pickling import dumps, loads
 from cutline.participant.restore import Restored, restore
+from cutline.participant.tracking import tracking_here
 
-__all__ = ("Images", "through_image", "through_message")
+__all__ = ("WAYS", "Images", "through_image", "through_message")
+
+# How changes in regions can be found on this machine.
+WAYS = ("kernel", "hash") if tracking_here()[0] == "kernel" else ("hash",)
 
 
 class Images:

@@ -1,0 +1,311 @@
+"""What changed in a region since an earlier capture: by the kernel's account, by hashes, or all of it.
+
+Theory of operation. A `Mark` is what is known of a region's content at one moment: the generation of the
+page tracker (`cutline.participant.page_tracker`), the hashes of its blocks (`cutline.participant.blocks`),
+both, or nothing but its size. Two marks that have the same kind of knowledge tell what differs between them;
+without it everything counts as changed. Marks are values and hold no memory.
+
+Which way a region goes is found out as it is used:
+
+- *kernel*, wherever the kernel gives an account and the memory is of the kind that it can be had for;
+- *hash* elsewhere, and for a region that is at another address at each capture: an account is about
+  addresses, hashes are about content;
+- *whole*, for some captures, where nearly everything changes each time: knowing what did not costs more than
+  writing it.
+
+`tracking` is "auto", or "kernel" or "hash" for one who wants to have it so.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from cutline.errors import RefusedOption
+from cutline.storage.extents import Extents
+
+from .blocks import Hasher, Hashes, changed_runs
+from .gather import gather
+from .kernel_pages import KernelRefused, Runs
+from .memory import Bytes, address
+from .page_log import PageLog
+from .page_tracker import PageTracker, Span, process_pages, rounded
+
+__all__ = ("TRACKING", "Mark", "RegionTracker", "chosen_tracking", "insist", "tracking_here")
+
+TRACKING = ("auto", "kernel", "hash")
+_VARIABLE = "CUTLINE_TRACKING"
+# Above this part of a region, in per cent and averaged over some captures, it is written whole.
+NEARLY_ALL = 85
+_AVERAGED = 4
+_WHOLE_FOR = 7
+_MOVES = 2
+_LOG_BYTES = 128 << 20
+_SETTLED = 16
+
+
+class PageMark(NamedTuple):
+    """A moment of a watched span: the span's serial number, and the tracker's generation."""
+
+    serial: int
+    generation: int
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """What is known of a region's content at one moment; `size` in bytes."""
+
+    size: int
+    pages: PageMark | None = None
+    hashes: Hashes | None = None
+
+
+@dataclass(slots=True)
+class _Habit:
+    """How a region has been used lately."""
+
+    place: int = 0
+    refused: int = 0
+    moves: int = 0
+    stayed: int = 0
+    whole_for: int = 0
+    changed: deque[float] = field(default_factory=lambda: deque(maxlen=_AVERAGED))
+
+    def seen_at(self, place: int) -> None:
+        if self.place == place:
+            self.stayed += 1
+            if self.stayed >= _SETTLED:
+                self.moves = 0
+        elif self.place:
+            self.moves += 1
+            self.stayed = 0
+        self.place = place
+
+    def is_written_whole(self) -> bool:
+        if self.whole_for:
+            self.whole_for -= 1
+            if not self.whole_for:
+                # One capture tells whether it is still so.
+                self.changed.extend([1.0] * (_AVERAGED - 1))
+            return True
+        if len(self.changed) == _AVERAGED and 100 * sum(self.changed) > NEARLY_ALL * _AVERAGED:
+            self.changed.clear()
+            self.whole_for = _WHOLE_FOR
+            return True
+        return False
+
+
+def chosen_tracking(option: object, environment: Mapping[str, str] = os.environ) -> str:
+    """What a participant's option says, else the environment, else "auto".
+
+    Raises:
+        RefusedOption: no such way of tracking.
+    """
+    source, told = ("option tracking", option) if option else (_VARIABLE, environment.get(_VARIABLE, "auto"))
+    if told not in TRACKING:
+        raise RefusedOption(f"{source}={told!r}: choose one of {', '.join(TRACKING)}")
+    return str(told)
+
+
+def insist(tracking: str) -> None:
+    """Raises RefusedOption if it is "kernel" and the kernel gives no account here."""
+    if tracking == "kernel" and tracking_here()[0] != "kernel":
+        raise RefusedOption(f"tracking='kernel' is not to be had: {tracking_here()[1]}. 'auto' uses hashes")
+
+
+def tracking_here() -> tuple[str, str]:
+    """("kernel", "") where the kernel gives an account of written pages, else ("hash", the reason)."""
+    pages = process_pages()
+    return ("hash", str(pages)) if isinstance(pages, KernelRefused) else ("kernel", "")
+
+
+class RegionTracker:
+    """The regions of one participant. `block`: the grain of hashing in bytes.
+
+    Where the kernel gives no account, "kernel" is as good as "hash"; see `insist`.
+    """
+
+    def __init__(self, tracking: str = "auto", block: int = 4096) -> None:
+        self.hasher = Hasher(block)
+        self.tracking = tracking
+        self.ways: dict[int, str] = {}
+        self._pages: PageTracker | None = None
+        self._habits: dict[int, _Habit] = {}
+        self._generation = 0
+        self._log = PageLog(_LOG_BYTES)
+        self._looked: dict[int, tuple[int, int]] = {}
+        if tracking != "hash":
+            pages = process_pages()
+            self._pages = pages if isinstance(pages, PageTracker) else None
+
+    # -- a capture -------------------------------------------------------------------------------------
+
+    def begin(self, memories: Mapping[int, Bytes]) -> None:
+        """A capture of these regions, by number, begins: nobody writes to them until it is over."""
+        self._habits = {number: self._habits.get(number) or _Habit() for number in memories}
+        self.ways = {number: self._way(number, memory) for number, memory in memories.items()}
+        self._looked = {}
+        if self._pages is None:
+            return
+        asked = [number for number, way in self.ways.items() if way == "kernel"]
+        spans = [_span(memories[number]) for number in asked]
+        for number, watched in zip(asked, self._pages.watch(self, spans), strict=True):
+            if not watched:
+                # Not asked again for this place: asking costs a look at all mappings of the process.
+                self.ways[number], self._habits[number].refused = "hash", address(memories[number])
+        self._generation = self._pages.look(self) if asked else 0
+
+    def _way(self, number: int, memory: Bytes) -> str:
+        habit = self._habits[number]
+        habit.seen_at(address(memory))
+        if self.tracking == "auto" and habit.is_written_whole():
+            return "whole"
+        if self._pages is None or habit.refused == habit.place:
+            return "hash"
+        if self.tracking == "auto" and habit.moves >= _MOVES:
+            return "hash"
+        return "kernel"
+
+    def mark(self, number: int, memory: Bytes, latest: Mark | None, base: Mark | None) -> Mark:
+        """What is known of the region from now on. `latest`, `base`: its newest mark, and the delta's."""
+        way, size = self.ways[number], memory.nbytes
+        pages = hashes = None
+        if way == "kernel":
+            pages = self._page_mark(memory)
+            self._looked[number] = (address(memory), address(memory) + size)
+        if way == "hash" or (pages and base and base.hashes and not _same_span(base.pages, pages)):
+            hashes = self._hash(memory, latest if latest and latest.hashes else base)
+        return Mark(size, pages, hashes)
+
+    def changed(self, number: int, memory: Bytes, base: Mark | None, now: Mark) -> Extents:
+        """A copy of what differs between two moments of the region; of all of it, if that is not known."""
+        extents = self._picked(memory, base, now) if base and base.size == now.size else None
+        if extents is None:
+            runs = self._between(memory, base, now) if base and base.size == now.size else None
+            if runs is None:
+                return gather(memory, (np.array([0]), np.array([now.size])))
+            extents = gather(memory, runs)
+        self._habits[number].changed.append(extents.nbytes / now.size)
+        return extents
+
+    def _picked(self, memory: Bytes, base: Mark, now: Mark) -> Extents | None:
+        """What was copied ahead, with what was not added to it; None: that is no use here."""
+        if self._pages is None or not base.pages or not now.pages or base.pages.serial != now.pages.serial:
+            return None
+        span, start = _span(memory), address(memory)
+        pages, last = self._pages.pages_written(span, base.pages.generation)
+        stale = self._log.stale(span, now.pages.serial, pages, last)
+        if len(stale) * 2 > len(pages) or len(stale) > self._log.room:
+            return None
+        if not self._log.copy(span, now.pages.serial, stale, self._generation):
+            return None
+        return self._log.pick(span, pages, (start, start + memory.nbytes))
+
+    def end(self) -> list[int]:
+        """After the copies: the regions that somebody has written to since `begin`, as far as is known."""
+        if not self._looked or self._pages is None:
+            return []
+        self._log.tidy({rounded(*place) for place in self._looked.values()})
+        self._pages.look(self)
+        return [
+            number
+            for number, (start, stop) in self._looked.items()
+            if self._pages.written_inside(start, stop, self._generation)
+        ]
+
+    # -- between captures ------------------------------------------------------------------------------
+
+    def copy_ahead(self, places: Mapping[tuple[int, int], int], base: Mapping[int, Mark], most: int) -> int:
+        """Copies up to `most` pages that were written since `base`; how many.
+
+        `places`: the regions' numbers by address and size, as they were last.
+        """
+        if self._pages is None:
+            return 0
+        generation = self._pages.look(self)
+        copied, most = 0, min(most, self._log.room)
+        for (start, size), number in places.items():
+            span, mark = rounded(start, start + size), base.get(number)
+            serial = self._pages.serial(span)
+            if serial is None or mark is None or not mark.pages or mark.pages.serial != serial:
+                continue
+            pages, last = self._pages.pages_written(span, mark.pages.generation)
+            stale = self._log.stale(span, serial, pages, last)[: most - copied]
+            if len(stale) and self._log.copy(span, serial, stale, generation):
+                copied += len(stale)
+        self._log.warm()
+        return copied
+
+    # -- a restore -------------------------------------------------------------------------------------
+
+    def first(self, memory: Bytes, known: Mark | None = None) -> Mark:
+        """What is known of memory that was just filled. `known`: a mark of the same content."""
+        if self._pages is not None:
+            pages = self._pages.watch_too(self, _span(memory))
+            if pages is not None:
+                return Mark(memory.nbytes, PageMark(*pages))
+        hashes = known.hashes if known and known.size == memory.nbytes else None
+        return Mark(memory.nbytes, None, hashes or self._hash(memory, None))
+
+    def since(self, memory: Bytes, mark: Mark) -> Runs | None:
+        """What of `memory` differs from the moment of `mark`; None: that is not known."""
+        now = Mark(memory.nbytes)
+        if mark.size != memory.nbytes:
+            return None
+        if self._pages is not None and self._pages.serial(_span(memory)) is not None:
+            self._generation = self._pages.look(self)
+            now = Mark(memory.nbytes, self._page_mark(memory))
+            if _same_span(mark.pages, now.pages):
+                return self._between(memory, mark, now)
+        if mark.hashes is not None:
+            now = Mark(memory.nbytes, None, self._hash(memory, mark))
+        return self._between(memory, mark, now)
+
+    # -- knowledge -------------------------------------------------------------------------------------
+
+    def _page_mark(self, memory: Bytes) -> PageMark | None:
+        assert self._pages is not None
+        serial = self._pages.serial(_span(memory))
+        return None if serial is None else PageMark(serial, self._generation)
+
+    def _hash(self, memory: Bytes, before: Mark | None) -> Hashes:
+        with memory.data as view:
+            if before is None or before.hashes is None or before.size != memory.nbytes:
+                return self.hasher.first(view)
+            return self.hasher.next(before.hashes, view)
+
+    def _between(self, memory: Bytes, base: Mark, now: Mark) -> Runs | None:
+        if base.pages and now.pages and _same_span(base.pages, now.pages):
+            assert self._pages is not None
+            return _inside(self._pages.written(_span(memory), base.pages.generation), memory)
+        if base.hashes and now.hashes:
+            return _as_runs(changed_runs(base.hashes, now.hashes, self.hasher.block))
+        return None
+
+
+def _span(memory: Bytes) -> Span:
+    start = address(memory)
+    return rounded(start, start + memory.nbytes)
+
+
+def _same_span(one: PageMark | None, other: PageMark | None) -> bool:
+    return one is not None and other is not None and one.serial == other.serial
+
+
+def _inside(runs: Runs, memory: Bytes) -> Runs:
+    """Runs of whole pages, relative to the first one, as runs of the region."""
+    start = address(memory)
+    skipped = start - _span(memory)[0]
+    starts, stops = runs
+    starts, stops = np.maximum(starts - skipped, 0), np.minimum(stops - skipped, memory.nbytes)
+    return starts, stops
+
+
+def _as_runs(pairs: Sequence[tuple[int, int]]) -> Runs:
+    every: Any = np.array(pairs, np.int64).reshape(-1, 2)
+    return every[:, 0], every[:, 1]

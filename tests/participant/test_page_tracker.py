@@ -1,0 +1,252 @@
+"""Written pages are found, by whatever means they are written, and by everybody who asks."""
+
+from __future__ import annotations
+
+import gc
+import os
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from cutline.participant import kernel_pages
+from cutline.participant.kernel_pages import PAGE, KernelPages, KernelRefused, eligible
+from cutline.participant.memory import Bytes, span
+from cutline.participant.page_tracker import PageTracker, process_pages, rounded
+
+PAGES = 64
+
+
+def _refusal() -> str:
+    pages = process_pages()
+    return str(pages) if isinstance(pages, KernelRefused) else ""
+
+
+pytestmark = pytest.mark.skipif(bool(_refusal()), reason=_refusal())
+
+
+class Asker:
+    """Whoever cares for memory."""
+
+
+class Memory:
+    """Pages of its own, tracked for one asker."""
+
+    def __init__(self, tracker: PageTracker) -> None:
+        self.tracker, self.asker = tracker, Asker()
+        raw: Bytes = np.zeros((PAGES + 1) * PAGE, np.uint8)
+        skipped = -raw.ctypes.data % PAGE
+        self.bytes = raw[skipped : skipped + PAGES * PAGE]
+        self.span = rounded(*span(self.bytes))
+        assert tracker.watch(self.asker, [self.span]) == [True]
+        self.seen = tracker.look(self.asker)
+
+    def written(self) -> list[int]:
+        """The pages written since the last time, by number."""
+        since, self.seen = self.seen, self.tracker.look(self.asker)
+        return self.pages_since(since)
+
+    def pages_since(self, generation: int) -> list[int]:
+        starts, stops = self.tracker.written(self.span, generation)
+        return [
+            page
+            for start, stop in zip(starts.tolist(), stops.tolist(), strict=True)
+            for page in range(start // PAGE, stop // PAGE)
+        ]
+
+
+@pytest.fixture
+def tracker() -> PageTracker:
+    """The one of this process: two would be in each other's way."""
+    pages = process_pages()
+    assert isinstance(pages, PageTracker)
+    return pages
+
+
+@pytest.fixture
+def memory(tracker: PageTracker) -> Memory:
+    return Memory(tracker)
+
+
+def test_nothing_written_is_nothing(memory: Memory) -> None:
+    assert memory.written() == [] and memory.bytes.sum() == 0 and memory.written() == []
+
+
+def test_every_way_to_write(memory: Memory, tmp_path: Path) -> None:
+    memory.bytes[3 * PAGE] = 1
+    assert memory.written() == [3]
+    memory.bytes[: 5 * PAGE : 2 * PAGE] = 7
+    assert memory.written() == [0, 2, 4]
+    words: Any = memory.bytes.view(np.uint64)
+    np.add.at(words, [0, PAGE], 1)
+    assert memory.written() == [0, 8]
+    np.multiply(words[:10], 3, out=words[:10])
+    assert memory.written() == [0]
+    with open(tmp_path / "file", "wb+") as file:
+        file.write(b"x" * PAGE)
+        file.seek(0)
+        os.readv(file.fileno(), [memory.bytes[9 * PAGE + 5 : 9 * PAGE + 10].data])
+    assert memory.written() == [9]
+    memory.bytes[:] = 1
+    assert memory.written() == list(range(PAGES))
+
+
+def test_a_scan_of_many_runs_gets_to_the_end(tracker: PageTracker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tracker._kernel, "_vector", np.empty((3, 3), np.uint64))
+    memory = Memory(tracker)
+    memory.bytes[:: 2 * PAGE] = 1
+    assert memory.written() == list(range(0, PAGES, 2))
+
+
+def test_who_asks_later_hears_of_the_same(memory: Memory) -> None:
+    tracker, begun = memory.tracker, memory.seen
+    other = Asker()
+    assert tracker.watch(other, [memory.span]) == [True]
+    memory.bytes[PAGE] = 1
+    between = tracker.look(other)
+    memory.bytes[2 * PAGE] = 1
+    assert memory.written() == [1, 2]
+    assert memory.pages_since(between) == [2]
+    assert memory.pages_since(begun) == [1, 2]
+
+
+def test_pages_that_two_spans_share(tracker: PageTracker) -> None:
+    memory = Memory(tracker)
+    start = memory.span[0]
+    left, right = (start, start + 3 * PAGE), (start + 2 * PAGE, start + 5 * PAGE)
+    one, two = Asker(), Asker()
+    tracker.watch(one, [left])
+    tracker.watch(two, [right])
+    since = tracker.look(two)
+    memory.bytes[2 * PAGE] = 1
+    tracker.look(one)
+    assert tracker.written(right, since)[0].tolist() == [0]
+    # The one that goes leaves the other its page.
+    tracker.watch(one, [])
+    since = tracker.look(two)
+    memory.bytes[2 * PAGE] = 2
+    tracker.look(two)
+    assert tracker.written(right, since)[0].tolist() == [0]
+    assert memory.written() == [2]
+
+
+def test_who_comes_later_takes_no_write_from_its_neighbour(tracker: PageTracker) -> None:
+    memory = Memory(tracker)
+    start = memory.span[0]
+    tracker.watch(memory.asker, [])
+    left, right = (start, start + 3 * PAGE), (start + 2 * PAGE, start + 5 * PAGE)
+    one, two = Asker(), Asker()
+    tracker.watch(one, [left])
+    since = tracker.look(one)
+    memory.bytes[2 * PAGE] = 1
+    tracker.watch(two, [right])
+    tracker.look(one)
+    assert tracker.written(left, since)[0].tolist() == [2 * PAGE]
+
+
+def test_an_asker_that_is_gone_is_forgotten(memory: Memory) -> None:
+    tracker = memory.tracker
+    memory.asker = Asker()
+    gc.collect()
+    tracker.watch(memory.asker, [])
+    assert tracker.serial(memory.span) is None
+
+
+def test_other_memory_at_the_same_place(tracker: PageTracker) -> None:
+    """Freed and mapped anew: all pages count as written, whatever they hold."""
+    size = 64 * PAGES * PAGE
+    asker = Asker()
+    for _ in range(20):
+        array: Bytes = np.zeros(size, np.uint8)
+        place = rounded(*span(array))
+        tracker.watch(asker, [place])
+        serial, since = tracker.serial(place), tracker.look(asker)
+        del array
+        again: Bytes = np.zeros(size, np.uint8)
+        if rounded(*span(again)) == place:
+            break
+    else:
+        pytest.skip("the allocator never gave the same place again")
+    assert tracker.watch(asker, [place]) == [True]
+    tracker.look(asker)
+    known = tracker.serial(place) == serial
+    assert not known or len(tracker.written(place, since)[0]) == 1
+    now = tracker.look(asker)
+    again[5 * PAGE] = 1
+    tracker.look(asker)
+    assert sum((tracker.written(place, now)[1] - tracker.written(place, now)[0]).tolist()) == PAGE
+
+
+def test_memory_that_is_not_its_own_is_refused(tracker: PageTracker, tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(bytes(16 * PAGE))
+    for mode in ("r+", "c", "r"):
+        mapped: Any = np.memmap(tmp_path / "file", np.uint8, mode=mode)
+        assert tracker.watch(Asker(), [rounded(*span(mapped))]) == [False]
+    assert eligible([(PAGE, 2 * PAGE)])[0] == [False]
+
+
+def test_a_child_takes_nothing_from_its_parent() -> None:
+    shared = process_pages()
+    assert isinstance(shared, PageTracker)
+    memory = Memory(shared)
+    memory.bytes[PAGE] = 1
+    pid = os.fork()
+    if not pid:
+        code = 1
+        try:
+            own = process_pages()
+            fresh = isinstance(own, PageTracker) and own is not shared
+            memory.bytes[3 * PAGE] = 1
+            again = Memory(own) if isinstance(own, PageTracker) else memory
+            again.bytes[2 * PAGE] = 1
+            code = 0 if fresh and again.written() == [2] else 2
+        finally:
+            os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    memory.bytes[5 * PAGE] = 1
+    assert memory.written() == [1, 5]
+
+
+def test_looking_while_others_write(memory: Memory) -> None:
+    """No write is missed between two scans, however they fall."""
+    stop = threading.Event()
+    counts: list[int] = []
+
+    def write() -> None:
+        count = 0
+        while not stop.is_set():
+            count += 1
+            memory.bytes[(count * 7 % PAGES) * PAGE] = count % 251
+        counts.append(count)
+
+    begun = memory.seen
+    thread = threading.Thread(target=write)
+    thread.start()
+    copy = np.zeros_like(memory.bytes)
+    for _ in range(200):
+        since, memory.seen = memory.seen, memory.tracker.look(memory.asker)
+        for page in memory.pages_since(since):
+            copy[page * PAGE : (page + 1) * PAGE] = memory.bytes[page * PAGE : (page + 1) * PAGE]
+    stop.set()
+    thread.join()
+    for page in memory.written():
+        copy[page * PAGE : (page + 1) * PAGE] = memory.bytes[page * PAGE : (page + 1) * PAGE]
+    assert counts[0] and np.array_equal(copy, memory.bytes) and memory.pages_since(begun)
+
+
+def test_a_limit_of_mappings_is_kept(tracker: PageTracker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tracker, "_most", 0)
+    array = np.zeros(PAGES * PAGE, np.uint8)
+    assert tracker.watch(Asker(), [rounded(*span(array))]) == [False]
+
+
+def test_why_there_is_no_account(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernel_pages, "_SYSCALL", {})
+    with pytest.raises(KernelRefused, match="no known number"):
+        KernelPages()
+    monkeypatch.undo()
+    monkeypatch.setattr(kernel_pages, "_PAGEMAP_SCAN", kernel_pages._UFFDIO_API)
+    with pytest.raises(KernelRefused, match=r"Linux 6\.7"):
+        KernelPages()

@@ -19,6 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from bench.row import Row
+from cutline.storage.authentic import StoreKey
+from cutline.storage.keys import ENVIRONMENT
 
 __all__ = ("main", "row_names")
 
@@ -59,6 +61,8 @@ def _line(row: Row) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure the rows asked for; 2 if one of that name does not exist."""
+    # The stores go with the run: their keys are not for the user to keep.
+    os.environ.setdefault(ENVIRONMENT, StoreKey.new().text)
     parser = argparse.ArgumentParser(
         prog="python -m bench", description="Ratios of Cutline to what it replaces."
     )

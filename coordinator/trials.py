@@ -22,6 +22,8 @@ from statistics import median
 from typing import Any
 
 from cutline.errors import CutlineError, Misuse
+from cutline.storage.authentic import StoreKey
+from cutline.storage.keys import ENVIRONMENT
 
 from .environment import INTERVAL, REPORT, STORAGE
 from .interval import daly, share_lost, young
@@ -79,7 +81,8 @@ def _run(trials: Trials, side: str) -> dict[str, Any]:
         raise Misuse(f"{trials.storage}: {error.strerror}; choose another folder with --storage") from error
     try:
         report, output = folder / "report", folder / "output"
-        told = {STORAGE: str(folder / "checkpoints"), REPORT: str(report)}
+        # The store goes with the run: its key is not for the user to keep.
+        told = {STORAGE: str(folder / "checkpoints"), REPORT: str(report), ENVIRONMENT: StoreKey.new().text}
         if side == "without":
             told[INTERVAL] = "off"
         elif trials.interval is not None:

@@ -50,10 +50,15 @@ _SETTLED = 16
 
 
 class PageMark(NamedTuple):
-    """A moment of a watched span: the span's serial number, and the tracker's generation."""
+    """A moment of a watched span: its serial number, the tracker's generation, where in it the region began.
+
+    One that begins elsewhere has other bytes at each place, though nobody wrote: `del raw[:16]` of a bytearray
+    moves its beginning.
+    """
 
     serial: int
     generation: int
+    start: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,7 +183,7 @@ class RegionTracker:
         if way == "kernel":
             pages = self._page_mark(memory)
             self._looked[number] = (address(memory), address(memory) + size)
-        if way == "hash" or (pages and base and base.hashes and not _same_span(base.pages, pages)):
+        if way == "hash" or (pages and base and base.hashes and not _comparable(base.pages, pages)):
             hashes = self._hash(memory, latest if latest and latest.hashes else base)
         return Mark(size, pages, hashes)
 
@@ -195,7 +200,7 @@ class RegionTracker:
 
     def _picked(self, memory: Bytes, base: Mark, now: Mark) -> Extents | None:
         """What was copied ahead, with what was not added to it; None: that is no use here."""
-        if self._pages is None or not base.pages or not now.pages or base.pages.serial != now.pages.serial:
+        if self._pages is None or not base.pages or not now.pages or not _comparable(base.pages, now.pages):
             return None
         span, start = _span(memory), address(memory)
         pages, last = self._pages.pages_written(span, base.pages.generation)
@@ -232,7 +237,7 @@ class RegionTracker:
         for (start, size), number in places.items():
             span, mark = rounded(start, start + size), base.get(number)
             serial = self._pages.serial(span)
-            if serial is None or mark is None or not mark.pages or mark.pages.serial != serial:
+            if serial is None or mark is None or not mark.pages or mark.pages[::2] != (serial, start):
                 continue
             pages, last = self._pages.pages_written(span, mark.pages.generation)
             stale = self._log.stale(span, serial, pages, last)[: most - copied]
@@ -248,7 +253,7 @@ class RegionTracker:
         if self._pages is not None:
             pages = self._pages.watch_too(self, _span(memory))
             if pages is not None:
-                return Mark(memory.nbytes, PageMark(*pages))
+                return Mark(memory.nbytes, PageMark(*pages, address(memory)))
         hashes = known.hashes if known and known.size == memory.nbytes else None
         return Mark(memory.nbytes, None, hashes or self._hash(memory, None))
 
@@ -260,7 +265,7 @@ class RegionTracker:
         if self._pages is not None and self._pages.serial(_span(memory)) is not None:
             self._generation = self._pages.look(self)
             now = Mark(memory.nbytes, self._page_mark(memory))
-            if _same_span(mark.pages, now.pages):
+            if _comparable(mark.pages, now.pages):
                 return self._between(memory, mark, now)
         if mark.hashes is not None:
             now = Mark(memory.nbytes, None, self._hash(memory, mark))
@@ -271,7 +276,7 @@ class RegionTracker:
     def _page_mark(self, memory: Bytes) -> PageMark | None:
         assert self._pages is not None
         serial = self._pages.serial(_span(memory))
-        return None if serial is None else PageMark(serial, self._generation)
+        return None if serial is None else PageMark(serial, self._generation, address(memory))
 
     def _hash(self, memory: Bytes, before: Mark | None) -> Hashes:
         with memory.data as view:
@@ -280,7 +285,7 @@ class RegionTracker:
             return self.hasher.next(before.hashes, view)
 
     def _between(self, memory: Bytes, base: Mark, now: Mark) -> Runs | None:
-        if base.pages and now.pages and _same_span(base.pages, now.pages):
+        if base.pages and now.pages and _comparable(base.pages, now.pages):
             assert self._pages is not None
             return _inside(self._pages.written(_span(memory), base.pages.generation), memory)
         if base.hashes and now.hashes:
@@ -293,8 +298,8 @@ def _span(memory: Bytes) -> Span:
     return rounded(start, start + memory.nbytes)
 
 
-def _same_span(one: PageMark | None, other: PageMark | None) -> bool:
-    return one is not None and other is not None and one.serial == other.serial
+def _comparable(one: PageMark | None, other: PageMark | None) -> bool:
+    return one is not None and other is not None and (one.serial, one.start) == (other.serial, other.start)
 
 
 def _inside(runs: Runs, memory: Bytes) -> Runs:

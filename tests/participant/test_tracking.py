@@ -368,6 +368,20 @@ def test_what_was_copied_ahead_is_not_copied_again() -> None:
     assert line.take().changed_bytes >= 8 * SIZE
 
 
+@pytest.mark.parametrize("way", WAYS)
+def test_a_window_that_slides_over_its_memory(way: str) -> None:
+    """The bytearray's beginning moves, and no page is written but the last."""
+    raw = bytearray(np.random.default_rng(5).integers(0, 256, SIZE, np.uint8).tobytes())
+    raw.extend(b"room" * 1000)
+    del raw[-4000:]
+    line = Line(Agent(raw=raw), way)
+    line.take()
+    for step in range(40):
+        del raw[:16]
+        raw.extend(bytes([step]) * 16)
+        line.take()
+
+
 @needs_kernel
 def test_copying_ahead_what_is_gone() -> None:
     line = Line(Agent(a=np.zeros(32 * SIZE), b=np.zeros(SIZE)), "kernel")

@@ -52,8 +52,8 @@ _SETTLED = 16
 class PageMark(NamedTuple):
     """A moment of a watched span: its serial number, the tracker's generation, where in it the region began.
 
-    One that begins elsewhere has other bytes at each place, though nobody wrote: `del raw[:16]` of a bytearray
-    moves its beginning.
+    One that begins elsewhere has other bytes at each place, though nobody wrote: `del raw[:16]` of a
+    bytearray moves its beginning.
     """
 
     serial: int

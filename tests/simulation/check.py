@@ -128,11 +128,11 @@ class Checker:
             # A newborn that is in no cut yet may have been sent something: it is all in the sender's image.
             named = [peer.name for peer in tables[sender].outgoing]
             for receiver in dict.fromkeys([*tables, *named, *waiting[sender]]):
-                state = self._state_of(row, sender, receiver, births, tables, waiting)
-                flying += len(state)
+                state, late = self._state_of(row, sender, receiver, births, tables, waiting)
+                flying += len(state) + len(late)
                 if sender in nodes and receiver in nodes:
-                    self._channel(row, nodes[sender], nodes[receiver], state)
-                money += sum(message[3][2] for message in state if message[2] == "transfer")
+                    self._channel(row, nodes[sender], nodes[receiver], state, late)
+                money += sum(message[3][2] for message in (*state, *late) if message[2] == "transfer")
         self.in_flight.append(flying)
         if flying:
             town.world.hits["cut with messages in flight"] += 1
@@ -182,18 +182,21 @@ class Checker:
         back = [cut for epoch, cut in self.went_back.items() if epoch > departure.epoch]
         return all(cut > departure.newest for cut in back)
 
-    def _channel(self, row: CheckpointRow, sender: Node, receiver: Node, state: list[list[Any]]) -> None:
+    def _channel(
+        self, row: CheckpointRow, sender: Node, receiver: Node, state: list[list[Any]], late: list[list[Any]]
+    ) -> None:
         flying = [message[3][1] for message in state if message[2] in BOOKED]
+        before = [message[3][1] for message in late if message[2] in BOOKED]
         sent = sender.sent.get(receiver.called, [])
         got = receiver.got.get(sender.name, [])
         if receiver.term:
-            wrong = not _within(got + flying, sent)
+            wrong = not _within(before + got + flying, sent)
         else:
-            wrong = sent != got + flying
+            wrong = sent != before + got + flying
         if wrong:
             raise Violation(
                 f"cut {row.checkpoint}: {sender.name} sent {receiver.name} {_tail(sent)}; heard are "
-                f"{_tail(got)}, in flight {_tail(flying)}"
+                f"{_tail(got)}, in flight {_tail(flying)}, to those before it {_tail(before)}"
             )
 
     def _state_of(
@@ -204,20 +207,27 @@ class Checker:
         births: Mapping[str, int],
         tables: Mapping[str, ChannelTable],
         waiting: Mapping[str, Mapping[str, list[bytes]]],
-    ) -> list[list[Any]]:
-        """What is in flight in the cut: to each incarnation of the receiver, and what waits for its name."""
+    ) -> tuple[list[list[Any]], list[list[Any]]]:
+        """What is in flight in the cut: to the receiver, or waiting for its name; and to those of its name
+        that left before it was born, of which the sender has not heard.
+        """
         here = tables[sender].outgoing
         there = births.get(receiver)
         peers = [peer for peer in here if peer.name == receiver]
         if there is not None and Member(receiver, there) not in peers:
             peers.append(Member(receiver, there))
         flying: list[list[Any]] = []
+        late: list[list[Any]] = []
         for peer in peers:
             part = _NONE_YET if peer.birth == there else None
             if part is not None:
                 part = tables[receiver].incoming.get(Member(sender, births[sender]), part)
-            flying += _joined(row, sender, peer, here.get(peer), part)
-        return flying + [next(iter(read_frame(raw, 0))) for raw in waiting[sender].get(receiver, ())]
+            state = _joined(row, sender, peer, here.get(peer), part)
+            if there is not None and peer.birth < there:
+                late += state
+            else:
+                flying += state
+        return flying + [next(iter(read_frame(raw, 0))) for raw in waiting[sender].get(receiver, ())], late
 
     # -- packets ---------------------------------------------------------------------------
 

@@ -159,6 +159,9 @@ class Participant(Process):
         )
         self.runner.attach(self.transport, Slow(self, self.runner.blobs))
         self.runner.shutter.small = town.small
+        # Which pages a heap shares with strangers is not decided by a seed.
+        self.runner.shutter.tracking = "hash"
+        self.runner.shutter.renew()
         self.runner.shutter.renew()
 
     def _build(self, setup: Setup, store: Store) -> Runner:

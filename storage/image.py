@@ -316,16 +316,19 @@ class _Reading:
         return contents
 
 
-def check_image(blobs: BlobStore, ref: ImageRef, *, deep: bool, known: set[bytes] | None = None) -> None:
+def check_image(
+    blobs: BlobStore, ref: ImageRef, *, deep: bool, known: set[tuple[str, bytes]] | None = None
+) -> None:
     """Checks an image without restoring it: its chain of documents, and if ``deep`` every byte.
 
-    ``known`` holds the digests of packs checked before, and grows. Raises Corrupt for the first fault.
+    ``known`` holds the packs checked before, by key and digest, and grows: an imported copy has the digest of
+    its source, and is another object. Raises Corrupt for the first fault.
     """
     for layer in layers_of(blobs, ref):
-        digest = layer.reader.digest
-        if known is not None and digest in known:
+        pack = layer.key, layer.reader.digest
+        if known is not None and pack in known:
             continue
         if deep:
             layer.reader.check_stream()
         if known is not None:
-            known.add(digest)
+            known.add(pack)

@@ -62,9 +62,9 @@ def load_manifest(blobs: BlobStore, row: CheckpointRow) -> Manifest:
 
 
 def faults_of(
-    blobs: BlobStore, row: CheckpointRow, *, deep: bool, known: set[bytes] | None = None
+    blobs: BlobStore, row: CheckpointRow, *, deep: bool, known: set[tuple[str, bytes]] | None = None
 ) -> Iterator[StorageError]:
-    """What keeps a cut from being whole. ``known``: digests of packs found good before; grows."""
+    """What keeps a cut from being whole. ``known``: packs found good before; grows."""
     try:
         manifest = load_manifest(blobs, row)
     except StorageError as error:
@@ -78,7 +78,7 @@ def faults_of(
 
 
 def _all_faults_of(
-    blobs: BlobStore, row: CheckpointRow, digests: Mapping[str, bytes], known: set[bytes]
+    blobs: BlobStore, row: CheckpointRow, digests: Mapping[str, bytes], known: set[tuple[str, bytes]]
 ) -> Iterator[StorageError]:
     """As `faults_of`, and goes on behind a fault: each damaged pack that the cut needs is named."""
     try:
@@ -190,7 +190,7 @@ def verify_system(
     """Reads everything that a system's cuts consist of. ``told`` hears of each cut that has been read."""
     report = Report()
     damage = lost_commits(blobs, catalog, system)
-    known: set[bytes] = set()
+    known: set[tuple[str, bytes]] = set()
     found: dict[Place, list[StorageError]] = {}
     rows = catalog.checkpoints(system, damage=damage)
     digests = {ref.key: ref.digest for ref in _references(blobs, rows)}

@@ -120,6 +120,21 @@ def test_a_second_import_is_a_second_copy(source: Store, target: Store, tmp_path
     assert states(source, third) == state(2) and len(source.catalog.lineages(SYSTEM)) == 2
 
 
+def test_damage_to_a_copy_beside_its_source_is_seen(source: Store, tmp_path: Path) -> None:
+    """Both have packs with the same document, so the same digest."""
+    export_cut(source, source.catalog.find(SYSTEM, "1"), tmp_path / "e")
+    copy = import_cut(source, open_export(tmp_path / "e"))
+    for key in copy.blobs:
+        path = Path(str(source.path)) / "blobs" / key
+        whole = path.read_bytes()
+        path.write_bytes(whole[:40] + bytes((whole[40] ^ 1,)) + whole[41:])
+        report = source.verify(SYSTEM)
+        assert key in str(report.faults) and report.broken.keys() == {copy.place}, key
+        assert source.broken == {copy.place}
+        path.write_bytes(whole)
+    assert source.verify(SYSTEM).faults == []
+
+
 def test_nothing_is_written_over(source: Store, tmp_path: Path) -> None:
     (tmp_path / "taken").write_text("mine")
     (tmp_path / "folder").mkdir()

@@ -7,13 +7,22 @@ references to images from a coordinator that has verified them, over authenticat
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
+from cutline.errors import Corrupt, Misuse, NotAuthentic
 from cutline.participant.ingress import IngressLog
 from cutline.storage import Store, open_store, store_home
 from cutline.storage.authentic import StoreKey
-from cutline.storage.keys import made_key
+from cutline.storage.keys import (
+    ENVIRONMENT,
+    ENVIRONMENT_FILE,
+    made_key,
+    note_renewal,
+    retire_former,
+    with_former,
+)
 
 __all__ = ("key_of", "opened_with_key", "store_key", "take_over")
 
@@ -25,24 +34,56 @@ def store_key(url: str, *, trust: bool) -> str:
     """
     with open_store(url, create=True) as store:
         if trust and not store.is_verified:
-            take_over(store, url)
+            take_over(store, url, trust=True)
         return store.catalog.seals.need_key().text
 
 
-def take_over(store: Store, url: str) -> StoreKey:
+def take_over(store: Store, url: str, *, trust: bool = False) -> StoreKey:
     """Gives a store a new key, and all that is in it and beside it: it counts as authentic from now on.
 
-    One that was interrupted is run again. Raises StoreInUse while a system runs in it.
+    The old key, if it is here, must vouch for all of it, and is set aside. What is damaged stays so.
+
+    ``trust``: logs count whoever wrote them, and so does all else if the old key is not here. One that was
+    interrupted is run again.
+
+    Raises:
+        StoreInUse: a system runs in it.
+        NotAuthentic: somebody without the old key wrote a part of it; the store is as before.
+        Misuse: the environment gives the key that the store has.
     """
-    key = made_key()
+    key, old = made_key(), store.catalog.seals.key
+    if old == key:
+        raise Misuse(
+            f"{store.url} has the key that the environment gives, {key.id}: give a new one in {ENVIRONMENT},"
+            f" and this one in a file that {ENVIRONMENT_FILE} names, for as long as `cutline key renew` runs"
+        )
+    former = with_former(old) if old is not None else []
+    logs = sorted((store_home(url) / "ingress").glob("*.log"))
+    derived = [each.derived("ingress") for each in former]
+    for path in logs:
+        _reseal(path, key.derived("ingress"), derived, trust, only_check=True)
+    if old is not None:
+        note_renewal(key, old)
     store.take_over(key)
-    for path in sorted((store_home(url) / "ingress").glob("*.log")):
-        log = IngressLog(path, key.derived("ingress"), trust=True)
-        try:
-            log.reseal()
-        finally:
-            log.close()
+    for path in logs:
+        _reseal(path, key.derived("ingress"), derived, trust)
+    retire_former(key, former)
     return key
+
+
+def _reseal(path: Path, key: bytes, former: Sequence[bytes], trust: bool, only_check: bool = False) -> None:
+    try:
+        log = IngressLog(path, key, former=former, trust=trust)
+    except NotAuthentic:
+        raise
+    except Corrupt:
+        # It stays damaged, and says so to whoever opens it.
+        return
+    try:
+        if not only_check:
+            log.reseal()
+    finally:
+        log.close()
 
 
 def key_of(spec: Mapping[str, Any]) -> StoreKey:

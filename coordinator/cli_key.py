@@ -12,7 +12,7 @@ import typer
 from cutline.errors import BlobExists, Misuse
 from cutline.storage import open_store
 from cutline.storage.authentic import StoreKey
-from cutline.storage.keys import find_key, keep_key, key_path
+from cutline.storage.keys import aside_path, find_key, keep_key, key_path
 
 from .authority import take_over
 from .cli_app import FOLDER, AsJson, Folder, app, console, plainly
@@ -78,9 +78,16 @@ def renew(
         typer.Option("--trust", help="Also if the old key is not here: whoever wrote the store is trusted."),
     ] = False,
 ) -> None:
-    """Give a store a new key, after which the old one is of no use; not while a system runs in it."""
+    """Give a store a new key; not while a system runs in it. This user does not believe the old one any more:
+    it is set aside, and `cutline key add` takes it up again, for what was exported with it."""
     with open_store(storage, create=False) as store:
         if not trust:
             store.catalog.seals.need_key()
-        key = take_over(store, storage)
-    console.print(f"{store.url} has key {key.id} now", markup=False, highlight=False, soft_wrap=True)
+        old = store.catalog.seals.key
+        key = take_over(store, storage, trust=trust)
+    text = f"{store.url} has key {key.id} now"
+    if old is not None:
+        still = find_key(old.id) is not None
+        where = "still given by the environment" if still else f"set aside as {aside_path(old.id)}"
+        text = f"{text}; the old one, {old.id}, is {where}"
+    console.print(text, markup=False, highlight=False, soft_wrap=True)

@@ -42,8 +42,8 @@ _FULL = frozenset((errno.ENOSPC, errno.EDQUOT))
 class IngressLog:
     """Appends, syncs, reads back. One process at a time: a lock beside the file sees to that.
 
-    ``key``: 32 bytes, from the store's key. ``trust``: what was written with another one is read too, for
-    `reseal`.
+    ``key``: 32 bytes, from the store's key. For `reseal`: ``former``, keys that it replaces, with which
+    records verify too; ``trust``: what was written with any other one is read.
 
     Raises:
         StoreInUse: another process has the log open.
@@ -51,9 +51,18 @@ class IngressLog:
         NotAuthentic: a record was written by somebody who does not have the store's key.
     """
 
-    def __init__(self, path: Path, key: bytes, *, patience: float = 2.0, trust: bool = False) -> None:
+    def __init__(
+        self,
+        path: Path,
+        key: bytes,
+        *,
+        patience: float = 2.0,
+        former: Sequence[bytes] = (),
+        trust: bool = False,
+    ) -> None:
         self.path = path
         self._key = key
+        self._keys = (key, *former)
         self._trusting = trust
         self.last = 0
         made = [folder for folder in (path.parent, *path.parent.parents) if not folder.exists()]
@@ -94,9 +103,7 @@ class IngressLog:
                 self._check_rest(raw, offset, expected)
                 return
             record, stop = found
-            if not self._trusting and not hmac.compare_digest(
-                self._mac(raw[offset + _HEAD.size : stop - _MAC]), raw[stop - _MAC : stop]
-            ):
+            if not self._trusting and not self._is_ours(raw[offset + _HEAD.size : stop]):
                 raise forged(f"record {expected} of the ingress log {self.path}", path=str(self.path))
             offset = stop
             if record[0] != expected:
@@ -122,12 +129,16 @@ class IngressLog:
                 )
             at = raw.find(_MAGIC, at + 1)
 
-    def _mac(self, body: bytes) -> bytes:
+    def _is_ours(self, sealed: bytes) -> bool:
+        body, mac = sealed[:-_MAC], sealed[-_MAC:]
+        return any(hmac.compare_digest(self._mac(body, key), mac) for key in self._keys)
+
+    def _mac(self, body: bytes, key: bytes) -> bytes:
         # A log that is put in another's place has other inputs.
-        return blake3(self.path.stem.encode() + b"\0" + body, key=self._key).digest()
+        return blake3(self.path.stem.encode() + b"\0" + body, key=key).digest()
 
     def _sealed(self, body: bytes) -> bytes:
-        sealed = body + self._mac(body)
+        sealed = body + self._mac(body, self._key)
         return _HEAD.pack(_MAGIC, len(sealed), zlib.crc32(sealed)) + sealed
 
     def append(self, records: Sequence[Sequence[Any]]) -> int:

@@ -9,6 +9,9 @@
 
 A store made while the environment gives a key has that key. Files are named by the key's id, so a key is
 found whatever its store is called, and an export of a store by the key of that store.
+
+A key that was replaced is set aside as ``<id>.key.old``, where nothing looks for it: whoever stole it could
+else seal a whole store with it. ``<new id>.replaces`` says, until that is done, which one it replaces.
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ import contextlib
 import functools
 import os
 import stat
+from collections.abc import Sequence
 from pathlib import Path
 
 from cutline.errors import Misuse, StorageError, StoreNotWritable
@@ -28,12 +32,16 @@ from .location import user_home
 __all__ = (
     "ENVIRONMENT",
     "ENVIRONMENT_FILE",
+    "aside_path",
     "drop_key",
     "find_key",
     "key_path",
     "keep_key",
     "made_key",
+    "note_renewal",
     "process_key",
+    "retire_former",
+    "with_former",
 )
 
 ENVIRONMENT = "CUTLINE_STORE_KEY"
@@ -108,7 +116,7 @@ def keep_key(key: StoreKey) -> Path:
     """Puts a key where `find_key` looks; durable when this returns. Raises StoreNotWritable, StoreFull."""
     path = key_path(key.id)
     try:
-        _keep(path, key)
+        _keep(path, key.text)
     except OSError as error:
         if isinstance(error, StorageError):
             raise
@@ -122,7 +130,7 @@ def keep_key(key: StoreKey) -> Path:
     return path
 
 
-def _keep(path: Path, key: StoreKey) -> None:
+def _keep(path: Path, text: str) -> None:
     disk = Disk()
     above = [folder for folder in path.parents if not folder.exists()]
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -131,7 +139,7 @@ def _keep(path: Path, key: StoreKey) -> None:
     try:
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600, dir_fd=folder)
         try:
-            os.write(descriptor, f"{key.text}\n".encode())
+            os.write(descriptor, f"{text}\n".encode())
             disk.sync(descriptor)
         finally:
             disk.close(descriptor)
@@ -157,3 +165,43 @@ def drop_key(key: StoreKey) -> None:
         return
     with contextlib.suppress(FileNotFoundError):
         key_path(key.id).unlink()
+
+
+def note_renewal(new: StoreKey, old: StoreKey) -> None:
+    """That ``new`` is to replace ``old``, durable before it does: whoever is interrupted finds both."""
+    if key_path(old.id).exists():
+        _keep(_note(new), old.id)
+
+
+def with_former(key: StoreKey) -> list[StoreKey]:
+    """A key, then those that it replaced and that were not retired, because a renewal was interrupted."""
+    found = [key]
+    while True:
+        try:
+            before = find_key(_private_text(_note(found[-1])).strip())
+        except (FileNotFoundError, PermissionError):
+            return found
+        if before is None or before in found:
+            return found
+        found.append(before)
+
+
+def aside_path(key_id: str) -> Path:
+    """Where a key of this user's is that was replaced."""
+    return key_path(key_id).with_suffix(".key.old")
+
+
+def retire_former(key: StoreKey, former: Sequence[StoreKey]) -> None:
+    """Sets those aside that a key has replaced, as far as they are in files of this user's.
+
+    The oldest first: who is interrupted finds the others by the notes that are left.
+    """
+    for each in (*reversed(former), key):
+        if each is not key:
+            with contextlib.suppress(FileNotFoundError):
+                key_path(each.id).rename(aside_path(each.id))
+        _note(each).unlink(missing_ok=True)
+
+
+def _note(key: StoreKey) -> Path:
+    return key_path(key.id).with_suffix(".replaces")

@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from cutline.errors import Corrupt, NewerFormat, StoreInUse
+from cutline.errors import Corrupt, NewerFormat, NotAuthentic, StoreInUse
 
 from .authentic import Seals, StoreKey, damaged
 from .rows import Connection
@@ -91,10 +91,11 @@ class Sealing:
         return self.database.writing()
 
     def take_over(self, key: StoreKey) -> None:
-        """Seals every row anew, with another key; what is damaged stays so. What was written before counts as
-        authentic from now on, whoever wrote it; who has the old key alone can use the store no more.
+        """Seals every row anew, with another key; what is damaged stays so. Where the old key is not here,
+        what was written before counts as authentic from now on, whoever wrote it.
 
-        Raises StoreInUse while somebody living holds a lease.
+        Raises StoreInUse while somebody living holds a lease; NotAuthentic if the old key is here and does
+        not vouch for a row: a new seal would.
         """
         meta = self._resealed(key)
         self.seals.use(key, meta["store"], key.id)
@@ -103,7 +104,8 @@ class Sealing:
     def _resealed(self, key: StoreKey) -> dict[str, str]:
         with self.database.writing() as connection:
             meta = dict(connection.execute("SELECT key, value FROM meta"))
-            before, after = Seals(None), Seals(key, meta["store"])
+            before, after = Seals(), Seals(key, meta["store"])
+            before.use(self.seals.key, meta["store"], meta["key"])
             now = self.database.time(connection, time.time())
             for system, owner in self._leases.living(connection, before, now):
                 raise StoreInUse(f"system {system!r} is run by {owner}: stop it first", system=system)
@@ -112,8 +114,7 @@ class Sealing:
                 for values, place in list(_whole_rows(connection, before, table, columns)):
                     connection.execute(statement, (after.seal(table, *values), *place))
             for name, text in meta.items():
-                if name.startswith(_HORIZON):
-                    mark = _mark(text, name, before)
+                if name.startswith(_HORIZON) and (mark := _mark(text, name, before)) is not None:
                     sealed = after.seal("horizons", name.removeprefix(_HORIZON), mark).hex()
                     connection.execute("UPDATE meta SET value = ? WHERE key = ?", (f"{mark}:{sealed}", name))
             connection.execute("UPDATE meta SET value = ? WHERE key = 'key'", (key.id,))
@@ -128,17 +129,28 @@ def _whole_rows(
         if table == "lineages":
             values[:2] = values[1], values[0]
         place = tuple(values[: len(columns)])
-        with contextlib.suppress(Corrupt):
+        with _damage_left():
             seals.check(seal, f"{table} {place}", table, *values)
             yield tuple(values), place
 
 
-def _mark(text: str, name: str, seals: Seals) -> int:
+@contextlib.contextmanager
+def _damage_left() -> Iterator[None]:
+    """Passes over what is damaged, and not over what somebody else wrote."""
+    try:
+        yield
+    except NotAuthentic:
+        raise
+    except Corrupt:
+        return
+
+
+def _mark(text: str, name: str, seals: Seals) -> int | None:
+    """The horizon in a value of ``meta``; None for one that is damaged."""
     number, _, sealed = text.partition(":")
     lineage = name.removeprefix(_HORIZON)
-    try:
+    with contextlib.suppress(ValueError), _damage_left():
         mark, raw = int(number), bytes.fromhex(sealed)
-    except ValueError as error:
-        raise damaged(f"the horizon of lineage {lineage}", lineage=lineage) from error
-    seals.check(raw, f"the horizon of lineage {lineage}", "horizons", lineage, mark, lineage=lineage)
-    return mark
+        seals.check(raw, f"the horizon of lineage {lineage}", "horizons", lineage, mark, lineage=lineage)
+        return mark
+    return None

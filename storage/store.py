@@ -115,21 +115,26 @@ class Store:
     def take_over(self, key: StoreKey) -> None:
         """Gives the store another key: all that is in it counts as authentic from now on.
 
-        Raises StoreInUse while a system runs in it.
+        Raises StoreInUse while a system runs in it; NotAuthentic if the old key is here and does not vouch
+        for a row.
         """
         self.catalog.take_over(key)
         for system in self.catalog.systems():
             for row in self.catalog.checkpoints(system, damage=[]):
-                # What stays of the old ones, because this ends here, is written again by the next sweep.
-                self.blobs.delete(record_key(row.manifest_key or ""))
-                self.write_record(row)
+                # What is missing, because this ends here, is written by the next sweep. The record of a
+                # lineage whose row is damaged stays as it is.
+                with contextlib.suppress(Corrupt):
+                    self.write_record(row, anew=True)
 
-    def write_record(self, row: CheckpointRow) -> None:
-        """The commit record of a committed cut, unless it is there."""
+    def write_record(self, row: CheckpointRow, *, anew: bool = False) -> None:
+        """The commit record of a committed cut, unless it is there; ``anew``: in its place."""
         key = self.catalog.seals.need_key()
         line = next(line for line in self.catalog.lineages(row.system) if line.lineage == row.lineage)
+        name = record_key(row.manifest_key or "")
+        if anew:
+            self.blobs.delete(name)
         with contextlib.suppress(BlobExists):
-            self.blobs.create(record_key(row.manifest_key or ""), [commit_record(row, line, key)])
+            self.blobs.create(name, [commit_record(row, line, key)])
 
     def read_manifest(self, row: CheckpointRow) -> Manifest:
         """Raises Corrupt, naming the object and the checkpoint."""

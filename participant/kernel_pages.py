@@ -14,6 +14,7 @@ Calls go through PyDLL: they take microseconds, and giving the GIL away may cost
 
 from __future__ import annotations
 
+import bisect
 import ctypes
 import errno
 import mmap
@@ -209,23 +210,26 @@ def _explain(error: OSError) -> str:
 
 
 def eligible(spans: Sequence[tuple[int, int]]) -> tuple[list[bool], int]:
-    """Which address ranges are private memory without a file, whole; and how many mappings there are."""
-    private: list[tuple[int, int]] = []
-    count = 0
-    with open(_MAPS, "rb") as maps:
-        for line in maps:
-            count += 1
-            place, mode, _, _, inode = line.split(None, 5)[:5]
-            if mode[1:2] != b"w" or mode[3:4] != b"p" or inode != b"0":
-                continue
-            low, high = (int(end, 16) for end in place.split(b"-"))
-            if private and private[-1][1] == low:
-                private[-1] = (private[-1][0], high)
-            else:
-                private.append((low, high))
-    starts = [low for low, _ in private]
-    found = []
-    for start, stop in spans:
-        at = int(np.searchsorted(starts, start, side="right")) - 1
-        found.append(at >= 0 and stop <= private[at][1])
-    return found, count
+    """Which address ranges are private memory without a file, whole; and how many mappings there are.
+
+    Where that cannot be read, as by a process that may open no more files, none are.
+    """
+    try:
+        with open(_MAPS, "rb") as maps:
+            lines = maps.read().splitlines()
+    except OSError:
+        return [False] * len(spans), 0
+    return [_is_private(lines, *span) for span in spans], len(lines)
+
+
+def _is_private(lines: Sequence[bytes], start: int, stop: int) -> bool:
+    at = bisect.bisect_right(lines, start, key=lambda line: int(line[: line.index(b"-")], 16)) - 1
+    while start < stop:
+        if not 0 <= at < len(lines):
+            return False
+        place, mode, _, _, inode = lines[at].split(None, 5)[:5]
+        low, high = (int(end, 16) for end in place.split(b"-"))
+        if not low <= start < high or mode[1:2] != b"w" or mode[3:4] != b"p" or inode != b"0":
+            return False
+        start, at = high, at + 1
+    return True

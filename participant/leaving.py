@@ -105,6 +105,10 @@ class LeavingDriver(ParcelDriver):
             return self.phase == "running" and self.endpoint is not None and self.endpoint.due
         return super()._has_work()
 
+    def _until_due(self) -> float:
+        # Nothing is done at rest; to be due would only keep it from sleeping.
+        return 1.0 if self.resting else super()._until_due()
+
     def step(self, wait: float) -> None:
         if not self.resting:
             super().step(wait)

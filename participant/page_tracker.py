@@ -99,6 +99,45 @@ def _every(low: Any, high: Any) -> Any:
     return np.arange(total) + np.repeat(low - before, lengths)
 
 
+class _Places:
+    """Spans, ascending; which of them overlap another is found by halving, however many there are."""
+
+    def __init__(self) -> None:
+        self._spans: list[Span] = []
+        # Of each span: how far it, or one before it, reaches.
+        self._reach: list[int] = []
+
+    def add(self, span: Span) -> None:
+        at = bisect.bisect_left(self._spans, span)
+        self._spans.insert(at, span)
+        self._reach.insert(at, 0)
+        self._settle(at)
+
+    def remove(self, span: Span) -> None:
+        at = bisect.bisect_left(self._spans, span)
+        del self._spans[at], self._reach[at]
+        self._settle(at)
+
+    def _settle(self, at: int) -> None:
+        reach = self._reach[at - 1] if at else 0
+        for number in range(at, len(self._spans)):
+            reach = max(reach, self._spans[number][1])
+            if self._reach[number] == reach:
+                return
+            self._reach[number] = reach
+
+    def around(self, start: int, stop: int) -> list[Span]:
+        """Those that have a page of [start, stop)."""
+        found = []
+        for at in range(bisect.bisect_right(self._reach, start), len(self._spans)):
+            span = self._spans[at]
+            if span[0] >= stop:
+                break
+            if span[1] > start:
+                found.append(span)
+        return found
+
+
 class PageTracker:
     """The account. Threads may share it.
 
@@ -112,42 +151,56 @@ class PageTracker:
         self._generation = 0
         self._serial = 0
         self._spans: dict[Span, _Watched] = {}
-        self._sorted: list[Span] = []
-        self._longest = 0
-        self._asked: weakref.WeakKeyDictionary[object, list[Span]] = weakref.WeakKeyDictionary()
+        self._places = _Places()
+        self._asked: weakref.WeakKeyDictionary[object, set[Span]] = weakref.WeakKeyDictionary()
         # What askers that are gone cared for. Their end may come in the middle of anything.
-        self._orphans: deque[list[Span]] = deque()
+        self._orphans: deque[set[Span]] = deque()
         self._most = _mappings_allowed() // MAPPINGS_PER_SPAN
 
     def watch(self, asker: object, spans: Sequence[Span]) -> list[bool]:
         """From now on `asker` cares for these spans (see `rounded`) alone; whether each is watched."""
         with self._lock:
-            while self._orphans:
-                self._leave(self._orphans.popleft())
-            asked = self._asked.get(asker)
-            if asked is None:
-                asked = self._asked[asker] = []
-                weakref.finalize(asker, self._orphans.append, asked)
-            wanted = list(dict.fromkeys(spans))
-            if wanted != asked:
-                self._begin([span for span in wanted if span not in self._spans])
-                known = [span for span in wanted if span in self._spans]
-                for span in known:
-                    self._spans[span].askers += 1
-                before, asked[:] = list(asked), known
-                self._leave(before)
+            asked, wanted = self._cares(asker), dict.fromkeys(spans)
+            if wanted.keys() != asked:
+                self._add(asked, [span for span in wanted if span not in asked])
+                self._leave([span for span in asked if span not in wanted])
+                asked.intersection_update(wanted)
             return [span in self._spans for span in spans]
 
     def watch_too(self, asker: object, span: Span) -> tuple[int, int] | None:
         """From now on `asker` cares for this span too: its serial and the generation now, or None."""
         with self._lock:
-            self.watch(asker, [*self._asked.get(asker, ()), span])
+            asked = self._cares(asker)
+            if span not in asked:
+                self._add(asked, [span])
             if span not in self._spans:
                 return None
             self._generation += 1
             self._scan(*span)
             watched = self._spans.get(span)
             return None if watched is None else (watched.serial, self._generation)
+
+    def is_watched(self, asker: object, span: Span) -> bool:
+        """Whether `asker` cares for this span, so that its `look` sees all that was written there."""
+        with self._lock:
+            return span in self._asked.get(asker, ())
+
+    def _cares(self, asker: object) -> set[Span]:
+        """The watched spans that it cares for."""
+        while self._orphans:
+            self._leave(self._orphans.popleft())
+        asked = self._asked.get(asker)
+        if asked is None:
+            asked = self._asked[asker] = set()
+            weakref.finalize(asker, self._orphans.append, asked)
+        return asked
+
+    def _add(self, asked: set[Span], spans: list[Span]) -> None:
+        self._begin([span for span in spans if span not in self._spans])
+        for span in spans:
+            if span in self._spans:
+                self._spans[span].askers += 1
+                asked.add(span)
 
     def _begin(self, spans: list[Span]) -> None:
         if not spans:
@@ -172,8 +225,7 @@ class PageTracker:
             room -= 1
             self._serial += 1
             self._spans[span] = _Watched(span, self._serial, self._generation)
-            bisect.insort(self._sorted, span)
-            self._longest = max(self._longest, span[1] - span[0])
+            self._places.add(span)
 
     def _leave(self, spans: Iterable[Span]) -> None:
         for span in spans:
@@ -186,7 +238,7 @@ class PageTracker:
 
     def _drop(self, span: Span) -> None:
         del self._spans[span]
-        self._sorted.remove(span)
+        self._places.remove(span)
         for part in self._uncovered(span):
             self._kernel.release(*part)
 
@@ -194,23 +246,13 @@ class PageTracker:
         """The parts of it that belong to no watched span."""
         parts = []
         at, stop = span
-        for other_start, other_stop in self._around(*span):
+        for other_start, other_stop in self._places.around(*span):
             if other_start > at:
                 parts.append((at, other_start))
             at = max(at, other_stop)
         if at < stop:
             parts.append((at, stop))
         return parts
-
-    def _around(self, start: int, stop: int) -> list[Span]:
-        """The watched spans that have a page of [start, stop)."""
-        at = bisect.bisect_left(self._sorted, (start - self._longest, 0))
-        found = []
-        while at < len(self._sorted) and self._sorted[at][0] < stop:
-            if self._sorted[at][1] > start:
-                found.append(self._sorted[at])
-            at += 1
-        return found
 
     def look(self, asker: object) -> int:
         """Scans what `asker` watches; the generation that it is now."""
@@ -221,24 +263,27 @@ class PageTracker:
             return self._generation
 
     def _scan(self, start: int, stop: int) -> None:
-        here = [self._spans[span] for span in self._around(start, stop)]
+        here = [self._spans[span] for span in self._places.around(start, stop)]
         try:
             runs = self._kernel.scan(start, stop)
-        except OSError as error:
-            if error.errno not in _CANNOT:
-                raise
-            # Other memory than was registered stands there, at least in part.
+            if len(runs[0]):
+                for watched in here:
+                    watched.found(runs, self._generation)
+        except BaseException as error:
+            if isinstance(error, OSError) and error.errno in _CANNOT:
+                # Other memory than was registered stands there, at least in part.
+                for watched in here:
+                    self._renew((watched.start, watched.stop))
+                return
+            # Too little memory, or a signal: what the kernel has said is lost, and it will not say it again.
             for watched in here:
-                self._renew((watched.start, watched.stop))
-            return
-        if len(runs[0]):
-            for watched in here:
-                watched.found(runs, self._generation)
+                watched.all_written(self._generation)
+            raise
 
     def _renew(self, span: Span) -> None:
         """Protects it anew. Who shares a page with it may have lost a write, and takes all for written."""
         self._generation += 1
-        for other in self._around(*span):
+        for other in self._places.around(*span):
             self._spans[other].all_written(self._generation)
         if eligible([span])[0][0]:
             try:
@@ -248,8 +293,7 @@ class PageTracker:
                 if error.errno not in _CANNOT:
                     raise
         for spans in self._asked.values():
-            if span in spans:
-                spans.remove(span)
+            spans.discard(span)
         self._drop(span)
 
     def serial(self, span: Span) -> int | None:
@@ -290,7 +334,7 @@ class PageTracker:
         """Lets go of everything; nothing is watched any more."""
         with self._lock:
             self._spans.clear()
-            self._sorted.clear()
+            self._places = _Places()
             self._asked.clear()
             self._kernel.close()
 

@@ -249,22 +249,26 @@ class Runner(Inbox, Sending):
         """Seconds that may pass without an event before something of our own is due."""
         if self._has_work():
             return FLUSH_AFTER if self.outbox.stalled else 0.0
-        wait = 1.0
-        if self.phase == "running":
-            timer = self.desk.next_timer
-            if timer is not None:
-                wait = min(wait, timer - self.wall())
-            if self.peers.acks:
-                wait = min(wait, self.peers.ack_at - self.now())
-            if self.peers.retries:
-                wait = min(wait, min(self.peers.retries.values()) - self.now())
-            if self.shutter.ahead.at is not None and not self.tainted:
-                wait = min(wait, self.shutter.ahead.at - self.now())
+        wait = self._until_due() if self.phase == "running" else 1.0
         if self.liaison.retry_at is not None:
             wait = min(wait, self.liaison.retry_at - self.now())
         if self.liaison.waiting:
             wait = min(wait, self.liaison.ask_again_at - self.now())
         return max(0.0, wait)
+
+    def _until_due(self) -> float:
+        """At most 1; what of it is due, the next step does."""
+        wait, now = 1.0, self.now()
+        timer = self.desk.next_timer
+        if timer is not None:
+            wait = min(wait, timer - self.wall())
+        if self.peers.acks:
+            wait = min(wait, self.peers.ack_at - now)
+        if self.peers.retries:
+            wait = min(wait, min(self.peers.retries.values()) - now)
+        if self.shutter.ahead.at is not None and not self.tainted:
+            wait = min(wait, self.shutter.ahead.at - now)
+        return wait
 
     def _has_work(self) -> bool:
         if self.phase != "running" or self.tainted or self.endpoint is None:

@@ -262,7 +262,7 @@ class RegionTracker:
         now = Mark(memory.nbytes)
         if mark.size != memory.nbytes:
             return None
-        if self._pages is not None and self._pages.serial(_span(memory)) is not None:
+        if self._pages is not None and self._pages.is_watched(self, _span(memory)):
             self._generation = self._pages.look(self)
             now = Mark(memory.nbytes, self._page_mark(memory))
             if _comparable(mark.pages, now.pages):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import os
 import sys
 import threading
 from collections.abc import Iterator
@@ -19,25 +20,41 @@ _SOON = 20e-6
 _lock = threading.Lock()
 _inside = 0
 _usual = 0.0
+_collecting = True
 
 
 @contextlib.contextmanager
 def undisturbed() -> Iterator[None]:
-    """Several threads may be inside; the last one to leave puts the switch interval back."""
-    global _inside, _usual
-    collecting = gc.isenabled()
-    gc.disable()
+    """Several threads may be inside; the last one to leave puts both back."""
+    global _inside, _usual, _collecting
     with _lock:
         if not _inside:
-            _usual = sys.getswitchinterval()
+            _usual, _collecting = sys.getswitchinterval(), gc.isenabled()
             sys.setswitchinterval(_SOON)
+            gc.disable()
         _inside += 1
     try:
         yield
     finally:
         with _lock:
-            _inside -= 1
+            _inside = max(0, _inside - 1)
             if not _inside:
-                sys.setswitchinterval(_usual)
-        if collecting:
-            gc.enable()
+                _put_back()
+
+
+def _put_back() -> None:
+    sys.setswitchinterval(_usual)
+    if _collecting:
+        gc.enable()
+
+
+def _after_fork_in_child() -> None:
+    """The threads that were inside are not there to leave."""
+    global _lock, _inside
+    _lock = threading.Lock()
+    if _inside:
+        _inside = 0
+        _put_back()
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)

@@ -95,6 +95,20 @@ def test_what_is_still_on_its_way_keeps_it_from_resting(town: Town) -> None:
     assert driver.log is not None and driver.instance.log_index == driver.log.last == 1
 
 
+def test_what_is_due_does_not_keep_it_awake_at_rest(town: Town) -> None:
+    driver = driver_of(town)
+    assert driver.try_rest() == ""
+    # Pages were to be copied ahead of a checkpoint, which waits for the end of the rest.
+    driver.shutter.ahead.at = driver.now() - 5
+    assert driver._patience() > 0
+    driver.step(0.0)
+    assert driver._patience() > 0
+    driver.wake()
+    assert driver._patience() == 0
+    driver.step(0.0)
+    assert driver.shutter.ahead.at is None
+
+
 def test_a_driver_that_is_being_restored_does_not_rest(town: Town) -> None:
     town.roll_back(town.committed)
     town.settle()

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gc
+import mmap
 import os
+import random
 import threading
 from pathlib import Path
 from typing import Any
@@ -12,9 +14,9 @@ import numpy as np
 import pytest
 
 from cutline.participant import kernel_pages
-from cutline.participant.kernel_pages import PAGE, KernelPages, KernelRefused, eligible
+from cutline.participant.kernel_pages import PAGE, KernelPages, KernelRefused, Runs, eligible
 from cutline.participant.memory import Bytes, span
-from cutline.participant.page_tracker import PageTracker, process_pages, rounded
+from cutline.participant.page_tracker import PageTracker, _Places, process_pages, rounded
 
 PAGES = 64
 
@@ -185,6 +187,63 @@ def test_memory_that_is_not_its_own_is_refused(tracker: PageTracker, tmp_path: P
         mapped: Any = np.memmap(tmp_path / "file", np.uint8, mode=mode)
         assert tracker.watch(Asker(), [rounded(*span(mapped))]) == [False]
     assert eligible([(PAGE, 2 * PAGE)])[0] == [False]
+
+
+def test_memory_with_a_stranger_in_it_is_not_private() -> None:
+    size = 64 * PAGE
+    with mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as memory:
+        view: Any = np.frombuffer(memory, np.uint8)
+        start = int(view.ctypes.data)
+        del view
+        assert eligible([(start, start + size), (start + PAGE, start + 2 * PAGE)])[0] == [True, True]
+        beyond = (start, 1 << 47)
+        assert eligible([beyond, (1 << 62, (1 << 62) + PAGE)])[0] == [False, False]
+
+
+def test_who_may_open_nothing_tracks_nothing(monkeypatch: pytest.MonkeyPatch, tracker: PageTracker) -> None:
+    monkeypatch.setattr(kernel_pages, "_MAPS", "/nowhere/maps")
+    array = np.zeros(PAGES * PAGE, np.uint8)
+    assert tracker.watch(Asker(), [rounded(*span(array))]) == [False]
+
+
+@pytest.mark.parametrize("error", (MemoryError(), KeyboardInterrupt(), OSError(5, "what is that")))
+def test_a_look_that_fails_loses_no_write(
+    memory: Memory, error: BaseException, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kernel tells once; whoever could not listen takes everything for written."""
+    true = KernelPages.scan
+
+    def scan(self: KernelPages, start: int, stop: int) -> Runs:
+        true(self, start, stop)
+        raise error
+
+    memory.bytes[3 * PAGE] = 1
+    with monkeypatch.context() as patch:
+        patch.setattr(KernelPages, "scan", scan)
+        with pytest.raises(type(error)):
+            memory.tracker.look(memory.asker)
+    assert 3 in memory.written() and memory.written() == []
+
+
+def test_which_spans_overlap() -> None:
+    for seed in range(100):
+        chance = random.Random(seed)
+        places = _Places()
+        there: set[tuple[int, int]] = set()
+        for _ in range(60):
+            start = chance.randrange(100)
+            span = (start, start + chance.choice((1, 2, 5, 60)))
+            if there and chance.random() < 0.4:
+                places.remove(gone := chance.choice(sorted(there)))
+                there.remove(gone)
+            elif span not in there:
+                places.add(span)
+                there.add(span)
+            start = chance.randrange(100)
+            stop = start + chance.choice((1, 3, 30))
+            assert places.around(start, stop) == sorted(
+                (low, high) for low, high in there if low < stop and high > start
+            )
 
 
 def test_a_child_takes_nothing_from_its_parent() -> None:

@@ -383,6 +383,24 @@ def test_a_window_that_slides_over_its_memory(way: str) -> None:
 
 
 @needs_kernel
+def test_what_somebody_else_alone_still_watches_is_not_known() -> None:
+    """Two participants share an array, and one of them has it written whole by now: its look misses it."""
+    shared: Bytes = np.zeros(SIZE, np.uint8)
+    one, other = RegionTracker(), RegionTracker()
+    for tracker in (one, other):
+        tracker.begin({1: shared})
+    mark = one.mark(1, shared, None, None)
+    shared[PAGE * 3] = 1
+    runs = one.since(shared, mark)
+    assert runs is not None and len(runs[0]) == 1
+    one._habits[1].whole_for = 2
+    one.begin({1: shared})
+    assert one.ways == {1: "whole"}
+    shared[PAGE * 9] = 1
+    assert one.since(shared, mark) is None
+
+
+@needs_kernel
 def test_copying_ahead_what_is_gone() -> None:
     line = Line(Agent(a=np.zeros(32 * SIZE), b=np.zeros(SIZE)), "kernel")
     line.take()

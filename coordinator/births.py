@@ -25,7 +25,7 @@ from cutline.participant.classes import name_of
 from cutline.participant.driver import DRIVER, DriverRunner
 from cutline.participant.handle import Handle
 from cutline.participant.late import late_call
-from cutline.participant.program import describe_program
+from cutline.participant.program import describe_program, vouched
 from cutline.participant.spawning import check_name, packer, record_of
 from cutline.participant.submission import Submission
 
@@ -96,6 +96,8 @@ class Births:
         record = record_of(kind, options, packed, self._cluster)
         if record["class_name"].startswith("__main__:"):
             record["main"] = describe_program()["main"]
+            if self._runner.script_key is not None:
+                record["vouched"] = vouched(record["main"], self._runner.script_key)
         up: Future[None] = Future()
         self._claimed.add(name)
         self._failed.pop(name, None)

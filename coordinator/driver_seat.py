@@ -59,6 +59,7 @@ def make_driver(
         return endpoint.address if endpoint is not None and endpoint.token == token else ""
 
     runner = LeavingDriver(setup, blobs, coordinator, classes=MethodTable())
+    runner.script_key = key_of(spec)
     runner.log = IngressLog(folder / "ingress" / f"{lineage}.log", key_of(spec).derived("ingress"))
     transport = MixedTransport(
         token,

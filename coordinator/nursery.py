@@ -17,9 +17,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cutline.barrier import Member
 from cutline.errors import DuplicateName, SpawnFailed
+from cutline.participant.allowing import is_restricted
 from cutline.participant.driver import DRIVER
 from cutline.participant.messages import pack_error, unpack_error
-from cutline.participant.program import take_main
+from cutline.participant.program import is_vouched, take_main
 
 from .roster import Seat, SpawnId
 from .settings import TAKING_PART
@@ -123,8 +124,11 @@ class Nursery:
         seat = Seat(Member(name, birth), record["class_name"], record["options"], spawn=spawn)
         c.roster.seats[name] = seat
         self.births[seat.member] = _Birth(spawn, record)
-        if record.get("main"):
-            take_main(c.launcher.program, record["main"])
+        # Loading it runs it, whatever `allow=` says of names: it may come from a store that is trusted only
+        # so far. Without it the running program's own classes count.
+        main = record.get("main")
+        if main and (not is_restricted() or is_vouched(main, record.get("vouched"), c.catalog.seals.key)):
+            take_main(c.launcher.program, main)
         self._launch(seat)
 
     def _launch(self, seat: Seat) -> None:

@@ -26,6 +26,7 @@ from typing import Any
 from cutline.barrier import Spawn
 from cutline.barrier.events import SpawnAnswered, Spawned
 from cutline.errors import Corrupt, CutlineError, Misuse, RolledBack, StorageError, SystemHalted
+from cutline.storage.authentic import StoreKey
 from cutline.storage.image import ImageRef
 
 from .control import pack_control
@@ -61,6 +62,8 @@ class DriverRunner(OutcomeRunner):
     def __init__(self, setup: Setup, blobs: Any, coordinator: Callable[[], str], **options: Any) -> None:
         super().__init__(setup, blobs, coordinator, **options)
         self.log: IngressLog | None = None
+        # Vouches for the script's classes, which go by value and may come back from the store.
+        self.script_key: StoreKey | None = None
         self.submissions: deque[Submission] = deque()
         self.replay: deque[list[Any]] = deque()
         self.answered_since: list[int] = []

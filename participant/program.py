@@ -17,10 +17,15 @@ from typing import Any
 
 import cloudpickle
 
+from cutline.storage.authentic import StoreKey
+from cutline.storage.codec import digest_of
+
 from .actor import underlying
 from .transient import Transient
 
-__all__ = ("describe_program", "inherit", "install_program", "take_main")
+__all__ = ("describe_program", "inherit", "install_program", "is_vouched", "take_main", "vouched")
+
+_PURPOSE = "script"
 
 _SKIPPED = ("__builtins__", "__annotations__", "__spec__", "__loader__", "__cached__")
 
@@ -93,6 +98,16 @@ def take_main(program: dict[str, Any], main: bytes) -> None:
     if program.pop("inherited", False) and main != program["main"]:
         program["before"] = [*program.get("before", ()), program["main"]]
     program["main"] = main
+
+
+def vouched(main: bytes, key: StoreKey) -> bytes:
+    """A MAC over the script's classes."""
+    return key.mac(_PURPOSE, digest_of(main))
+
+
+def is_vouched(main: bytes, mac: Any, key: StoreKey | None) -> bool:
+    """Whether a program that had the key packed the script's classes."""
+    return key is not None and type(mac) is bytes and key.vouches(_PURPOSE, digest_of(main), mac)
 
 
 def install_program(doc: Mapping[str, Any]) -> None:

@@ -11,11 +11,15 @@ on both. Refused ones are refused there too.
 from __future__ import annotations
 
 import base64
+import io
 import pickle
+import sys
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from cutline.errors import RefusedOption
+
+from .allowing import check_found, check_name, is_restricted
 
 __all__ = (
     "ACTOR_OPTIONS",
@@ -118,6 +122,22 @@ _NAMED_PLACES = (
     "placement_group_bundle_index",
     "placement_group_capture_child_tasks",
 )
+# What Ray's own values for these consist of.
+_STRATEGIES = "ray.util.scheduling_strategies"
+_PLACES = frozenset(
+    (
+        ("ray._raylet", "PlacementGroupID"),
+        ("ray.util.placement_group", "PlacementGroup"),
+        (_STRATEGIES, "PlacementGroupSchedulingStrategy"),
+        (_STRATEGIES, "NodeAffinitySchedulingStrategy"),
+        (_STRATEGIES, "NodeLabelSchedulingStrategy"),
+        (_STRATEGIES, "_LabelMatchExpression"),
+        (_STRATEGIES, "In"),
+        (_STRATEGIES, "NotIn"),
+        (_STRATEGIES, "Exists"),
+        (_STRATEGIES, "DoesNotExist"),
+    )
+)
 _COUNTS = ("max_restarts", "max_task_retries")
 _MARK = "cutline.pickled"
 _PLAIN = (type(None), bool, int, float, str)
@@ -214,9 +234,24 @@ def decode_options(options: Mapping[str, Any], cluster: str) -> dict[str, Any]:
         if type(value) is not dict or _MARK not in value:
             decoded[name] = value
         elif name not in _NAMED_PLACES or value["cluster"] == cluster:
-            # Made by this system's own driver, read from its own store or control link.
-            decoded[name] = pickle.loads(base64.b64decode(value[_MARK]))
+            decoded[name] = _Opener(io.BytesIO(base64.b64decode(value[_MARK]))).load()
     return decoded
+
+
+class _Opener(pickle.Unpickler):
+    """Made by this system's own driver, but read from its store, which may only be trusted as far as `allow=`
+    goes."""
+
+    def find_class(self, module: str, name: str, /) -> Any:
+        if not is_restricted() or (module, name) in _PLACES:
+            return super().find_class(module, name)
+        check_name(module, name)
+        found = super().find_class(module, name)
+        way = [sys.modules[module]]
+        for part in name.split("."):
+            way.append(getattr(way[-1], part))
+        check_found(module, name, way[1:])
+        return found
 
 
 def passed_options(options: Mapping[str, Any]) -> dict[str, Any]:

@@ -8,8 +8,11 @@ from typing import Any
 import pytest
 
 from cutline.errors import DuplicateName, SpawnFailed
+from cutline.participant.allowing import lift, restrict
 from cutline.participant.messages import pack_error, unpack_error
+from cutline.participant.program import vouched
 from cutline.storage import Store
+from cutline.storage.authentic import StoreKey
 
 from .city import City
 
@@ -189,3 +192,29 @@ def test_the_drivers_spawn_of_a_name_that_is_taken_means_whoever_has_it(city: Ci
     city.spawn("a", number=55, get=True)
     found = city.lines["driver"].last("spawned")
     assert found["number"] == 55 and found["error"] is None and births(city, "a") == 1
+
+
+def test_a_script_by_value_counts_where_classes_are_restricted_if_the_key_vouches_for_it(
+    store: Store, city: City
+) -> None:
+    """A spawn may come from a store that is trusted only as far as `allow=` goes; the script is run as it is
+    loaded."""
+    key = store.catalog.seals.need_key()
+
+    def asked(number: int, main: bytes, **more: Any) -> Any:
+        record = {"class_name": "x:Y", "options": {}, "args": [], "main": main, "get": False, **more}
+        city.say("a", "spawn", number=number, name=f"kid-{number}", record=record)
+        assert births(city, f"kid-{number}") == 1
+        return city.c.launcher.program.get("main")
+
+    assert asked(1, b"first") == b"first"
+    restrict("test_nursery", ["x"])
+    try:
+        mac = vouched(b"true", key)
+        assert asked(2, b"evil") == b"first"
+        assert asked(3, b"evil", vouched=mac) == b"first"
+        assert asked(4, b"true", vouched=vouched(b"true", StoreKey(b"e" * 32))) == b"first"
+        assert asked(5, b"true", vouched=5) == b"first"
+        assert asked(6, b"true", vouched=mac) == b"true"
+    finally:
+        lift("test_nursery")

@@ -18,6 +18,7 @@ from cutline.errors import ClassNotAllowed, CutlineError, Misuse, UnknownMethod
 from cutline.participant.allowing import check_allow, lift, restrict
 from cutline.participant.classes import Classes
 from cutline.participant.pickling import dumps, loads
+from cutline.participant.ray_options import decode_options, encode_options
 
 
 class Own:
@@ -51,6 +52,42 @@ def unrestricted() -> Iterator[None]:
 
 def allow(*names: str) -> None:
     restrict("s", check_allow(names))
+
+
+def test_a_bomb_among_options_for_ray_does_not_go_off(tmp_path: Path) -> None:
+    document = encode_options({"resources": {"x": Bomb(tmp_path / "bomb")}, "num_cpus": (1, Own())}, "here")
+    allow(__name__)
+    with pytest.raises(ClassNotAllowed):
+        decode_options(document, "here")
+    assert not (tmp_path / "bomb").exists()
+    del document["resources"]
+    assert type(decode_options(document, "here")["num_cpus"][1]) is Own
+    lift("s")
+    document = encode_options({"resources": {"x": Bomb(tmp_path / "bomb")}}, "here")
+    decode_options(document, "here")
+    assert (tmp_path / "bomb").exists()
+
+
+def test_places_of_ray_are_allowed() -> None:
+    strategies = pytest.importorskip("ray.util.scheduling_strategies")
+    raylet = pytest.importorskip("ray._raylet")
+    group = pytest.importorskip("ray.util.placement_group").PlacementGroup(
+        raylet.PlacementGroupID(os.urandom(18))
+    )
+    labels = {
+        "a": strategies.In("b"),
+        "c": strategies.NotIn("d"),
+        "e": strategies.Exists(),
+        "f": strategies.DoesNotExist(),
+    }
+    allow("nothing")
+    for place in (
+        strategies.PlacementGroupSchedulingStrategy(group, 0, True),
+        strategies.NodeAffinitySchedulingStrategy("ab" * 28, soft=False),
+        strategies.NodeLabelSchedulingStrategy(hard=labels),
+    ):
+        found = decode_options(encode_options({"scheduling_strategy": place}, "here"), "here")
+        assert type(found["scheduling_strategy"]) is type(place)
 
 
 @pytest.mark.parametrize("protocol", range(6))

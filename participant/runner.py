@@ -260,8 +260,9 @@ class Runner(Inbox, Sending):
         """At most 1; what of it is due, the next step does."""
         wait, now = 1.0, self.now()
         timer = self.desk.next_timer
-        if timer is not None:
-            wait = min(wait, timer - self.wall())
+        if timer is not None and not self.tainted:
+            # Nor does a timer fire while the outbox holds messages up.
+            wait = min(wait, max(timer - self.wall(), FLUSH_AFTER if self.outbox.stalled else 0.0))
         if self.peers.acks:
             wait = min(wait, self.peers.ack_at - now)
         if self.peers.retries:

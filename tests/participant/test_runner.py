@@ -259,6 +259,30 @@ def test_a_restore_that_fails_leaves_nobody_running_without_a_state(town: Town) 
     assert heard(b) == [1]
 
 
+def test_a_timer_that_cannot_fire_keeps_nobody_awake(town: Town, monkeypatch: pytest.MonkeyPatch) -> None:
+    a, b = two(town)
+    tell(a, "b", "nap")
+    town.settle()
+    assert b._patience() > 0
+    town.clock.now += 6
+    assert b._patience() == 0
+    with monkeypatch.context() as patch:
+        patch.setattr(b.outbox, "limit", -1)
+        b.step(0.0)
+        assert b.outbox.stalled and b._patience() > 0 and heard(b) == []
+    tell(a, "b", "fail")
+    a.step(0.0)
+    with monkeypatch.context() as patch:
+        # The message comes before the timer.
+        patch.setattr(type(b.desk), "fire_timers", lambda desk: False)
+        for _ in range(3):
+            a.step(0.0)
+            b.step(0.0)
+    assert b.tainted and b.desk.next_timer is not None
+    b.step(0.0)
+    assert b.tainted and b._patience() > 0 and heard(b) == []
+
+
 def test_a_failure_that_nobody_heard_is_told_to_the_next_coordinator(town: Town) -> None:
     a, b = two(town)
     town.lose_coordinator()

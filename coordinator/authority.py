@@ -41,7 +41,7 @@ def store_key(url: str, *, trust: bool) -> str:
 def take_over(store: Store, url: str, *, trust: bool = False) -> StoreKey:
     """Gives a store a new key, and all that is in it and beside it: it counts as authentic from now on.
 
-    The old key, if it is here, must vouch for all of it, and is set aside. What is damaged stays so.
+    The old key, if it is here, must vouch for all of it, and is set aside. Damaged logs stay so.
 
     ``trust``: logs count whoever wrote them, and so does all else if the old key is not here. One that was
     interrupted is run again.
@@ -49,6 +49,7 @@ def take_over(store: Store, url: str, *, trust: bool = False) -> StoreKey:
     Raises:
         StoreInUse: a system runs in it.
         NotAuthentic: somebody without the old key wrote a part of it; the store is as before.
+        Corrupt: the old key is here, and a row of the catalog is damaged: have it made again first.
         Misuse: the environment gives the key that the store has.
     """
     key, old = made_key(), store.catalog.seals.key

@@ -7,7 +7,8 @@ Decided by the catalog alone, never by age:
 3. A listed blob goes if its checkpoint is decided, every id begun before that decision is decided too, and
    no living cut lists it. What belongs to an id or a lineage that the catalog does not know stays, but
    for lineages of imports that did not come to their end: their names say which catalog they were for. One
-   for an older catalog may be a cut whose record was lost when this one was made again.
+   for an older catalog may be a cut whose record was lost when this one was made again; one with a commit
+   record is a cut, which a catalog that was put back from a copy does not know.
 4. Rows of cuts that were given up go last, when their blobs are gone: an interrupted collection is found
    again and finished.
 
@@ -176,6 +177,7 @@ def _dead(state: _State, present: set[str], unfinished: Sequence[str]) -> list[s
     next_ids = {line.lineage: line.next_checkpoint for line in state.lines}
 
     died = f"{IMPORTED}{state.generation}-"
+    recorded = {key.split("/")[1] for key in present if key.endswith(_RECORD) and f"/{died}" in key}
 
     def is_over(key: str) -> bool:
         """Whether nobody can come to need a key of this folder any more."""
@@ -183,7 +185,7 @@ def _dead(state: _State, present: set[str], unfinished: Sequence[str]) -> list[s
         if parts is None or parts.lineage not in next_ids:
             # An import that died. One that lives holds a newer lease than that of this reading, or an older
             # one, under which it cannot finish any more.
-            return parts is not None and parts.lineage.startswith(died)
+            return parts is not None and parts.lineage.startswith(died) and parts.lineage not in recorded
         place = parts.lineage, parts.checkpoint
         if parts.checkpoint >= next_ids[parts.lineage] or place in undecided:
             return False

@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from cutline.errors import Corrupt, NewerFormat, NotAuthentic, StoreInUse
+from cutline.errors import Corrupt, NewerFormat, StoreInUse
 
 from .authentic import Seals, StoreKey, damaged
 from .rows import Connection
@@ -91,11 +91,12 @@ class Sealing:
         return self.database.writing()
 
     def take_over(self, key: StoreKey) -> None:
-        """Seals every row anew, with another key; what is damaged stays so. Where the old key is not here,
-        what was written before counts as authentic from now on, whoever wrote it.
+        """Seals every row anew, with another key. Where the old key is not here, what was written before
+        counts as authentic from now on, whoever wrote it, and what is damaged stays so.
 
-        Raises StoreInUse while somebody living holds a lease; NotAuthentic if the old key is here and does
-        not vouch for a row: a new seal would.
+        Raises StoreInUse while somebody living holds a lease. Where the old key is here: NotAuthentic if it
+        does not vouch for a row, because a new seal would; Corrupt for a damaged row, because the commit
+        record that it can be made again from is by the old key.
         """
         meta = self._resealed(key)
         self.seals.use(key, meta["store"], key.id)
@@ -129,27 +130,26 @@ def _whole_rows(
         if table == "lineages":
             values[:2] = values[1], values[0]
         place = tuple(values[: len(columns)])
-        with _damage_left():
+        with _damage_left(seals):
             seals.check(seal, f"{table} {place}", table, *values)
             yield tuple(values), place
 
 
 @contextlib.contextmanager
-def _damage_left() -> Iterator[None]:
-    """Passes over what is damaged, and not over what somebody else wrote."""
+def _damage_left(seals: Seals) -> Iterator[None]:
+    """Passes over what is damaged, where the key is not here."""
     try:
         yield
-    except NotAuthentic:
-        raise
     except Corrupt:
-        return
+        if seals.key is not None:
+            raise
 
 
 def _mark(text: str, name: str, seals: Seals) -> int | None:
     """The horizon in a value of ``meta``; None for one that is damaged."""
     number, _, sealed = text.partition(":")
     lineage = name.removeprefix(_HORIZON)
-    with contextlib.suppress(ValueError), _damage_left():
+    with contextlib.suppress(ValueError), _damage_left(seals):
         mark, raw = int(number), bytes.fromhex(sealed)
         seals.check(raw, f"the horizon of lineage {lineage}", "horizons", lineage, mark, lineage=lineage)
         return mark

@@ -115,14 +115,14 @@ class Store:
     def take_over(self, key: StoreKey) -> None:
         """Gives the store another key: all that is in it counts as authentic from now on.
 
-        Raises StoreInUse while a system runs in it; NotAuthentic if the old key is here and does not vouch
-        for a row.
+        Raises StoreInUse while a system runs in it; where the old key is here, NotAuthentic if it does not
+        vouch for a row, and Corrupt for a damaged one.
         """
         self.catalog.take_over(key)
         for system in self.catalog.systems():
             for row in self.catalog.checkpoints(system, damage=[]):
                 # What is missing, because this ends here, is written by the next sweep. The record of a
-                # lineage whose row is damaged stays as it is.
+                # lineage whose row is damaged, in a store that was trusted, stays as it is.
                 with contextlib.suppress(Corrupt):
                     self.write_record(row, anew=True)
 

@@ -9,7 +9,7 @@ import pytest
 
 from cutline.coordinator import authority
 from cutline.coordinator.authority import take_over
-from cutline.errors import ForeignStore, Misuse, NotAuthentic
+from cutline.errors import Corrupt, ForeignStore, Misuse, NotAuthentic
 from cutline.participant.ingress import IngressLog
 from cutline.storage import SqliteCatalog, open_store
 from cutline.storage.authentic import Seals, StoreKey
@@ -111,6 +111,24 @@ def test_what_somebody_else_wrote_does_not_get_a_new_seal(folder: Path) -> None:
     assert own_key(folder) != before
     with open_store(folder, create=False) as store:
         assert states(store, store.catalog.find(SYSTEM, "newest")) == {"a": {"x": "1"}}
+
+
+def test_a_damaged_catalog_is_made_again_before_its_records_lose_their_key(folder: Path) -> None:
+    before = own_key(folder)
+    for damage in (
+        "UPDATE lineages SET epoch = 77",
+        "UPDATE checkpoints SET label = 'x' WHERE checkpoint = 2",
+    ):
+        catalog = SqliteCatalog(folder / "catalog.sqlite")
+        with catalog.database.writing() as connection:
+            assert connection.execute(damage).rowcount > 0
+        catalog.close()
+        with pytest.raises(Corrupt, match="is damaged"):
+            renew(folder)
+        assert own_key(folder) == before
+        assert len(rebuild_catalog(folder, force=True).cuts) == 2
+    renew(folder)
+    assert len(rebuild_catalog(folder, force=True).cuts) == 2
 
 
 def forge(folder: Path, table: str, number: int) -> None:

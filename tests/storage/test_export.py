@@ -28,6 +28,9 @@ from cutline.storage import CheckpointRow, Store, memory_store, open_store, read
 from cutline.storage.codec import canonical, digest_of
 from cutline.storage.export import HEAD, MAGIC, Exported, export_cut
 from cutline.storage.importing import claim_source, claimed_by, import_cut, open_export
+from cutline.storage.repair import rebuild_catalog
+from cutline.storage.retention import Policy
+from cutline.storage.tending import gc
 from tests.storage.cast import SYSTEM, Scene, lease_of, states
 from tests.storage.faults import Counter, FaultyDisk, disk_full, ignore, io_error, make_faulty
 from tests.system.living import small_disk
@@ -133,6 +136,23 @@ def test_damage_to_a_copy_beside_its_source_is_seen(source: Store, tmp_path: Pat
         assert source.broken == {copy.place}
         path.write_bytes(whole)
     assert source.verify(SYSTEM).faults == []
+
+
+def test_a_cut_that_was_imported_survives_an_older_copy_of_the_catalog(source: Store, tmp_path: Path) -> None:
+    folder = Path(str(source.path))
+    export_cut(source, newest(source), tmp_path / "e")
+    source.close()
+    shutil.copy(folder / "catalog.sqlite", tmp_path / "copy")
+    with open_store(folder, create=False) as store:
+        row = import_cut(store, open_export(tmp_path / "e"))
+    shutil.copy(tmp_path / "copy", folder / "catalog.sqlite")
+    with open_store(folder, create=False) as store:
+        assert row.place not in {each.place for each in store.catalog.checkpoints(SYSTEM)}
+        gc(store, SYSTEM, Policy(1), 2e9)
+        assert store.verify(SYSTEM).faults != []
+    assert row.place in {each.place for each in rebuild_catalog(folder, force=True).cuts}
+    with open_store(folder, create=False) as store:
+        assert states(store, store.catalog.find(SYSTEM, str(row.checkpoint), row.lineage)) == state(2)
 
 
 def test_nothing_is_written_over(source: Store, tmp_path: Path) -> None:

@@ -94,8 +94,8 @@ class PageLog:
         return Picked(tuple(self._chunks), self._spans[span].row[pages], span, pages, inside)
 
     def tidy(self, living: Collection[Span]) -> None:
-        """Forgets the copies of all other spans; and everything, once half of the room is used."""
-        if self._used * 2 > self._most:
+        """Forgets the copies of all other spans; everything, once half of the room is used or none lives."""
+        if not living or self._used * 2 > self._most:
             self._spans.clear()
             self._chunks, self._used = [], 0
         else:

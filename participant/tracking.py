@@ -213,9 +213,9 @@ class RegionTracker:
 
     def end(self) -> list[int]:
         """After the copies: the regions that somebody has written to since `begin`, as far as is known."""
+        self._log.tidy({rounded(*place) for place in self._looked.values()})
         if not self._looked or self._pages is None:
             return []
-        self._log.tidy({rounded(*place) for place in self._looked.values()})
         self._pages.look(self)
         return [
             number

@@ -436,6 +436,19 @@ def test_the_log_ends_at_its_budget() -> None:
     assert log.room == room and len(log.stale(span, 1, pages, np.full(16, 5))) == 16
 
 
+@needs_kernel
+def test_copies_end_with_the_regions_they_are_of() -> None:
+    line = Line(Agent(a=np.zeros(SIZE)), "kernel")
+    line.take()
+    line.agent.a[:: SIZE // 64] = 1
+    log = line.capturer._tracker._log
+    room = log.room
+    assert line.capturer.copy_ahead(1, 50) == 50 and log.room == room - 50
+    del line.agent.a
+    line.take()
+    assert log.room == room and not log._chunks
+
+
 def test_when_to_copy_ahead() -> None:
     ahead = Ahead()
     ahead.captured(10.0, worth=True)

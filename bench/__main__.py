@@ -61,8 +61,6 @@ def _line(row: Row) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure the rows asked for; 2 if one of that name does not exist."""
-    # The stores go with the run: their keys are not for the user to keep.
-    os.environ.setdefault(ENVIRONMENT, StoreKey.new().text)
     parser = argparse.ArgumentParser(
         prog="python -m bench", description="Ratios of Cutline to what it replaces."
     )
@@ -92,4 +90,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
+    # The stores go with the run: their keys are not for the user to keep.
+    os.environ.setdefault(ENVIRONMENT, StoreKey.new().text)
     sys.exit(main())

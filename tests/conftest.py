@@ -15,9 +15,14 @@ from tests.storage.servers import postgres_server, s3_server
 
 __all__ = ("no_port_left_behind", "postgres_server", "s3_server", "store_folder")
 
+# What the verbs of the Makefile tell the tests.
+_TESTS = "CUTLINE_TEST_"
+
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Keys of the tests' stores are not the user's."""
+    """Keys of the tests' stores are not the user's, and what the user's environment tells is not theirs."""
+    for name in [name for name in os.environ if name.startswith("CUTLINE_") and not name.startswith(_TESTS)]:
+        del os.environ[name]
     folder = tempfile.mkdtemp(prefix="cutline-tests-")
     config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
     os.environ["CUTLINE_HOME"] = folder

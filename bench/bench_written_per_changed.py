@@ -1,8 +1,10 @@
 """Bytes in deltas against bytes changed, counted by the workload itself in pages of 4 KiB.
 
 One participant holds an array of random numbers, which no compression shortens. Between two checkpoints it
-writes new random numbers to 1 % of its pages, at random places. What a checkpoint wrote is the size of its
-packs in the folder, those of all participants. At the end the array of the newest image, read through all of
+writes 16 new random numbers into each of 1 % of its pages, at random places. (A write that lies across two
+pages of the machine changes both: whole rows of 4 KiB in an array that begins anywhere would count half where
+the kernel tracks.) What a checkpoint wrote is the size of its packs in the folder, those of all participants.
+At the end the array of the newest image, read through all of
 its deltas, must be the one that the participant holds.
 """
 
@@ -35,7 +37,8 @@ class Painter:
         """Writes new numbers to that share of the pages; returns the bytes of the pages written."""
         chosen = self.random.choice(self.pages, int(self.pages * share), replace=False)
         rows = self.canvas.reshape(self.pages, PAGE // 4)
-        rows[chosen] = self.random.integers(0, 1 << 32, (len(chosen), PAGE // 4), dtype=np.uint32)
+        columns = self.random.integers(0, PAGE // 4 - 16, (len(chosen), 1)) + np.arange(16)
+        rows[chosen[:, None], columns] = self.random.integers(0, 1 << 32, (len(chosen), 16), dtype=np.uint32)
         return len(chosen) * PAGE
 
     def digest(self) -> bytes:

@@ -78,7 +78,7 @@ class _Judge:
 
     def check_state(self, row: CheckpointRow) -> bool:
         """Whether the cut restores; raises Wrong if to something else than what it was."""
-        if row.decided_at >= _LATE and self._is_ours(row):
+        if (row.decided_at or 0.0) >= _LATE and self._is_ours(row):
             return True
         found = _named(f"restoring {row}", lambda: state_of(self.store, row), self.refusals)
         if found is None or self.forged:

@@ -189,11 +189,13 @@ class RegionTracker:
 
     def changed(self, number: int, memory: Bytes, base: Mark | None, now: Mark) -> Extents:
         """A copy of what differs between two moments of the region; of all of it, if that is not known."""
-        extents = self._picked(memory, base, now) if base and base.size == now.size else None
+        if base is None or base.size != now.size:
+            return _all_of(memory)
+        extents = self._picked(memory, base, now)
         if extents is None:
-            runs = self._between(memory, base, now) if base and base.size == now.size else None
+            runs = self._between(memory, base, now)
             if runs is None:
-                return gather(memory, (np.array([0]), np.array([now.size])))
+                return _all_of(memory)
             extents = gather(memory, runs)
         self._habits[number].changed.append(extents.nbytes / now.size)
         return extents
@@ -291,6 +293,10 @@ class RegionTracker:
         if base.hashes and now.hashes:
             return _as_runs(changed_runs(base.hashes, now.hashes, self.hasher.block))
         return None
+
+
+def _all_of(memory: Bytes) -> Extents:
+    return gather(memory, (np.array([0]), np.array([memory.nbytes])))
 
 
 def _span(memory: Bytes) -> Span:

@@ -22,11 +22,11 @@ from functools import partial
 from pathlib import Path
 
 from tests.crash.deeds import DEEDS, here, make_base
-from tests.crash.library import MODES, why_not
 from tests.crash.planted import PLANTED, Bug
 from tests.crash.power import Tally, power
 from tests.crash.process import process
 from tests.crash.servers import WAYS, at_servers
+from tests.crash.shim import MODES, why_not
 from tests.crash.worker import Worker, a_worker
 
 __all__ = ("a_place", "caught", "main")

@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from tests.crash.deeds import DEEDS, Child, try_it
-from tests.crash.library import Shim
 from tests.crash.planted import PLANTED
+from tests.crash.shim import Shim
 
 __all__ = ("main",)
 

@@ -12,10 +12,10 @@ from tests.crash.__main__ import a_place, caught
 from tests.crash.deeds import STATES
 from tests.crash.disk import KEPT, Choice, Disk, Op, Tree, chance, choices, lay_out, tree_of
 from tests.crash.judge import said_in
-from tests.crash.library import why_not
 from tests.crash.planted import PLANTED
 from tests.crash.power import power
 from tests.crash.process import process
+from tests.crash.shim import why_not
 from tests.crash.worker import Worker, a_worker
 
 NOTHING = choices("", 0)[0]

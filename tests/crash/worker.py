@@ -16,7 +16,7 @@ from typing import Any
 from tests.crash.deeds import here
 from tests.crash.disk import Op, read_log
 from tests.crash.judge import Wrong
-from tests.crash.library import built
+from tests.crash.shim import built
 
 __all__ = ("Done", "Worker", "a_worker", "pid_file")
 

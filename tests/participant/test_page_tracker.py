@@ -17,16 +17,12 @@ from cutline.participant import kernel_pages
 from cutline.participant.kernel_pages import PAGE, KernelPages, KernelRefused, Runs, eligible
 from cutline.participant.memory import Bytes, span
 from cutline.participant.page_tracker import PageTracker, _Places, process_pages, rounded
+from tests.participant.images import needs_kernel
 
 PAGES = 64
 
 
-def _refusal() -> str:
-    pages = process_pages()
-    return str(pages) if isinstance(pages, KernelRefused) else ""
-
-
-pytestmark = pytest.mark.skipif(bool(_refusal()), reason=_refusal())
+pytestmark = needs_kernel
 
 
 class Asker:

@@ -25,11 +25,10 @@ from cutline.participant.page_log import PageLog, Picked
 from cutline.participant.page_tracker import Span
 from cutline.participant.tracking import RegionTracker, chosen_tracking, insist, tracking_here
 from cutline.storage.extents import Extents
-from tests.participant.images import WAYS, Images
+from tests.participant.images import WAYS, Images, needs_kernel
 from tests.participant.test_capture import EDITS, CapturesInARow
 
 SIZE = 1 << 20
-needs_kernel = pytest.mark.skipif(tracking_here()[0] != "kernel", reason=tracking_here()[1])
 
 
 class Agent:

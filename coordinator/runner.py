@@ -378,7 +378,10 @@ class Coordinator:
             self.imaged |= set(action.roster)
         self.parting.decided(action.checkpoint, entry, action.committed)
         links = (seat.link for seat in self.roster)
-        self.tell(links, "settled", checkpoint=action.checkpoint, committed=action.committed)
+        next_in = None if self.open else self.trigger.next_in(self.now())
+        self.tell(
+            links, "settled", checkpoint=action.checkpoint, committed=action.committed, next_in=next_in
+        )
         if action.committed:
             value = {"checkpoint": action.checkpoint, "label": entry.start.label, "lineage": self.lineage}
             value["parked"] = self.parting.parked is not None

@@ -92,6 +92,10 @@ class Trigger:
             else:
                 self.deltas += 1
 
+    def next_in(self, now: float) -> float | None:
+        """Seconds until the next one begins if nobody asks for it; None: nobody knows."""
+        return None if self.interval is None or self.queue else self.patience(now)
+
     def patience(self, now: float) -> float:
         """Seconds until `next_start` may have something to say by the clock alone."""
         if self.interval is None:

@@ -1,9 +1,10 @@
 """When to copy ahead: a pure decision, clock passed in.
 
-Checkpoints come in a rhythm, so the next one can be expected. From shortly before it on, a slice of the
-pages that it will have to write is copied between messages, again and again until it has come; a slice takes
-about a millisecond, which is how long a message may have to wait for it. Nothing depends on the
-expectation: a checkpoint that comes unexpected copies what it finds.
+The coordinator says, when a checkpoint is decided, in how many seconds it will begin the next one by itself.
+Before that the pages that the next capture will have to write are copied in slices between messages: first
+all of them, in time for it, then, shortly before it comes and until it has come, what was written since. A
+slice takes about a millisecond, which is how long a message may have to wait for it. Nothing depends on what
+was said: a checkpoint that comes unexpected copies what it finds.
 """
 
 from __future__ import annotations
@@ -11,10 +12,16 @@ from __future__ import annotations
 __all__ = ("SLICE_PAGES", "Ahead")
 
 SLICE_PAGES = 256
-LEAD = 0.03
-# Seconds after a slice that found something, and after one that found nothing.
-_NEXT, _LOOK = 0.001, 0.002
-# Of the interval, at most.
+# A capture that had fewer pages to write copies as many in less time than one look for them takes.
+FEW_PAGES = 2 * SLICE_PAGES
+# Seconds before the checkpoint in which new writes are looked for, and those before that for each slice that
+# the last capture would have filled: a slice, messages in between, and other work on the processor.
+LEAD, PER_SLICE = 0.012, 0.008
+# How late a checkpoint may be until it is not waited for any more.
+_LATE = 0.04
+# Seconds after a slice that found as much as it may, and after one that found less.
+_NEXT, _LOOK = 0.001, 0.003
+# Of the time until the checkpoint, at most.
 _SHARE = 0.25
 
 
@@ -23,24 +30,28 @@ class Ahead:
 
     def __init__(self) -> None:
         self.at: float | None = None
-        self._last: float | None = None
-        self._until = 0.0
+        self._pages = 0
+        self._near = self._until = 0.0
 
-    def captured(self, now: float, *, worth: bool) -> None:
-        """A capture was taken. `worth`: it wrote pages that could have been copied ahead."""
-        last, self._last = self._last, now
+    def captured(self, pages: int) -> None:
+        """A capture was taken. It wrote so many pages that could have been copied ahead."""
         self.at = None
-        if worth and last is not None:
-            period = now - last
-            lead = min(LEAD, _SHARE * period)
-            self.at, self._until = now + period - lead, now + period + lead
+        self._pages = pages
+
+    def expect(self, now: float, seconds: float) -> None:
+        """The next checkpoint begins in so many seconds."""
+        if self._pages >= FEW_PAGES:
+            lead = min(LEAD + PER_SLICE * self._pages / SLICE_PAGES, _SHARE * seconds)
+            due = now + seconds
+            self.at, self._near, self._until = due - lead, due - LEAD, due + _LATE
 
     def sliced(self, now: float, *, full: bool) -> None:
         """A slice was copied. `full`: there may be more."""
-        self.at = now + (_NEXT if full else _LOOK)
+        self.at = now + _NEXT if full else max(now + _LOOK, self._near)
         if self.at > self._until:
             self.at = None
 
     def forget(self) -> None:
         """The state is another one."""
-        self.at = self._last = None
+        self.at = None
+        self._pages = 0

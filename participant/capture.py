@@ -22,7 +22,7 @@ The first piece, "header", is a msgpack document that says how to read the other
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -31,9 +31,11 @@ import numpy as np
 from blake3 import blake3
 
 from cutline.errors import CannotCapture, CannotRestore, CaptureError, ConcurrentMutation
+from cutline.storage.extents import Extents
 from cutline.storage.image import Piece, Region
 
 from .classes import name_of, version_of
+from .kernel_pages import PAGE
 from .kinds import Kinds, PersistentTypes
 from .memory import Bytes, address, span
 from .paths import path_of
@@ -54,7 +56,8 @@ class Captured:
     """One capture, a copy of its own. Sizes in bytes, `stall` in seconds.
 
     `changed_bytes`: changed parts of regions plus the length of changed pieces. `tracked`: bytes of the
-    regions by the way in which their changes were found, "kernel", "hash" or "whole".
+    regions by the way in which their changes were found, "kernel", "hash" or "whole". `pages`: those that the
+    kernel said were written.
     """
 
     number: int
@@ -66,6 +69,7 @@ class Captured:
     class_version: int
     stall: float
     tracked: dict[str, int]
+    pages: int
 
 
 @dataclass
@@ -241,6 +245,7 @@ class Capturer:
             class_version=version_of(kind),
             stall=0.0,
             tracked=self._tracked(table),
+            pages=self._pages(regions),
         )
 
     def _mutated(self, instance: object, torn: _Torn) -> ConcurrentMutation:
@@ -318,6 +323,11 @@ class Capturer:
         for region, way in self._tracker.ways.items():
             tracked[way] = tracked.get(way, 0) + table.regions[region].size
         return tracked
+
+    def _pages(self, regions: Sequence[Region]) -> int:
+        ways = self._tracker.ways
+        extents = (region.extents for region in regions if ways.get(region.number) == "kernel")
+        return sum(each.nbytes for each in extents if isinstance(each, Extents)) // PAGE
 
     def _numbers(self, memories: list[Bytes]) -> list[int]:
         """A number for each region: one that is known, or a new one."""

@@ -197,6 +197,7 @@ class Liaison:
     def _settled(self, doc: dict[str, Any]) -> None:
         if self.runner.endpoint is not None:
             self.runner.feed(Settled(doc["epoch"], doc["checkpoint"], doc["committed"]))
+            self.runner.shutter.expect(doc.get("next_in"))
 
     def _roll_back(self, doc: dict[str, Any]) -> None:
         runner = self.runner

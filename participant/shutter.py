@@ -78,6 +78,11 @@ class Shutter:
         self.built_on = b""
         self.base = checkpoint
 
+    def expect(self, seconds: float | None) -> None:
+        """The coordinator begins the next checkpoint in so many seconds; None: it does not know."""
+        if seconds is not None:
+            self.ahead.expect(self.runner.now(), seconds)
+
     def copy_ahead(self) -> None:
         """A slice of what the next capture will have to write. Between messages, when `ahead` wants it."""
         copied = 0 if self.base is None else self.capturer.copy_ahead(self.base, SLICE_PAGES)
@@ -98,7 +103,7 @@ class Shutter:
             runner.feed(CaptureFailed(action.checkpoint, str(error)))
             return
         runner.captured(action.checkpoint)
-        self.ahead.captured(runner.now(), worth="kernel" in captured.tracked)
+        self.ahead.captured(captured.pages)
         setup, epoch = runner.setup, runner.endpoint.epoch
         self.facts[action.checkpoint] = {
             "stall_ms": (time.perf_counter() - began) * 1000,

@@ -16,7 +16,7 @@ from hypothesis import settings
 
 from cutline.errors import ConcurrentMutation, RefusedOption
 from cutline.participant import page_tracker, tracking
-from cutline.participant.ahead import Ahead
+from cutline.participant.ahead import FEW_PAGES, LEAD, PER_SLICE, SLICE_PAGES, Ahead
 from cutline.participant.capture import Captured, Capturer
 from cutline.participant.gather import gather
 from cutline.participant.kernel_pages import PAGE, KernelRefused, Runs
@@ -450,18 +450,30 @@ def test_copies_end_with_the_regions_they_are_of() -> None:
 
 def test_when_to_copy_ahead() -> None:
     ahead = Ahead()
-    ahead.captured(10.0, worth=True)
+    ahead.captured(10 * SLICE_PAGES)
     assert ahead.at is None
-    ahead.captured(11.0, worth=True)
-    assert ahead.at == pytest.approx(11.97)
+    ahead.expect(11.0, 1.0)
+    assert ahead.at == pytest.approx(12.0 - LEAD - 10 * PER_SLICE)
     ahead.sliced(11.98, full=True)
     assert ahead.at == pytest.approx(11.981)
+    ahead.sliced(11.982, full=False)
+    assert ahead.at == pytest.approx(12.0 - LEAD)
     ahead.sliced(11.99, full=False)
-    assert ahead.at == pytest.approx(11.992)
+    assert ahead.at == pytest.approx(11.993)
     # It did not come.
-    ahead.sliced(12.03, full=True)
+    ahead.sliced(12.04, full=True)
     assert ahead.at is None
-    ahead.captured(12.04, worth=False)
+    # At most a quarter of the time goes into it.
+    ahead.captured(10_000 * SLICE_PAGES)
+    ahead.expect(13.0, 1.0)
+    assert ahead.at == pytest.approx(13.75)
+    # What takes no time is not worth a look.
+    ahead.captured(FEW_PAGES - 1)
+    ahead.expect(14.0, 1.0)
+    assert ahead.at is None
+    ahead.captured(FEW_PAGES)
+    ahead.expect(14.0, 1.0)
+    ahead.forget()
     assert ahead.at is None
 
 

@@ -147,8 +147,16 @@ class Checker:
         births: Mapping[str, int],
         departed: set[Member],
     ) -> None:
-        """Of what was sent to somebody whom the cut does not have, all is in the sender's image."""
+        """Of what was sent to somebody whom the cut does not have, all is in the sender's image; and nothing
+        was heard from such a one.
+        """
         for sender, table in tables.items():
+            for peer, part in table.incoming.items():
+                if part.upto and births.get(peer.name) != peer.birth and peer not in departed:
+                    raise Violation(
+                        f"cut {row.checkpoint}: {sender} has heard {part.upto} messages from {peer.name}, "
+                        f"which is outside the cut"
+                    )
             for peer, out in table.outgoing.items():
                 inside = births.get(peer.name) == peer.birth or peer in departed
                 if out.released and not inside:

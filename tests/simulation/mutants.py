@@ -23,7 +23,7 @@ __all__ = ("Verdict", "main", "try_plant")
 
 HAPPY = (101, 102, 103)
 TRIES = 3
-MOST = 600
+MOST = 2000
 # One that took so many is not tried again: what it takes is known well enough.
 LONG = 100
 # A patch that does not fit the product any more raises this; that is no bug caught.

@@ -1,149 +1,127 @@
 """The longest gap of a ticking handler that a checkpoint causes, against `pickle.dumps` of the same state.
 
-One participant holds arrays of random numbers and sends itself a message after each tick, which comes about
-every 100 us. While it ticks it writes to 1 % of its pages a second, evenly; checkpoints come once a second by
-themselves. A gap is the time from the end of one tick to the beginning of the next; the longest one between
-50 ms before a checkpoint was begun and 50 ms after it was committed counts, so capture, copying ahead,
-hashing, compressing and writing are all in it. Between two such spells the participant pickles its arrays.
+The participant of `bench.stall` writes to 1 % of its pages a second, evenly, and checkpoints come once a
+second by themselves. The rows beside it: the same beside a thread that computes; checkpoints that nobody
+expects, right after all of that is written in one handler; nothing written; everything written.
 """
 
 from __future__ import annotations
 
-import os
-import pickle
-import tempfile
-import time
 from statistics import median
-from typing import Any
 
-import numpy as np
-
-import cutline
 from bench.row import Row
+from bench.stall import SPELL, Spell, Ticker, asked, by_hand, mebibytes, periodic, spinning, ticking
 
-__all__ = ("Hashed", "Ticker", "measure", "measure_with")
+__all__ = ("measure", "measure_with")
 
-PAGE = 4096
-AROUND = 0.05
-# Gaps that are remembered, in seconds.
-NOTED = 0.0002
-SPELL = 4
-
-
-class Ticker:
-    """Arrays that change all the time."""
-
-    def __init__(self, mebibytes: int, share: float) -> None:
-        self.random = np.random.default_rng(1)
-        pages = mebibytes * 1024 * 1024 // PAGE // 8
-        self.arrays = [self.random.random((pages, PAGE // 4), dtype=np.float32) for _ in range(8)]
-        self.rate = 8 * pages * share
-        self.ticking = False
-        self.gaps: list[tuple[float, float]] = []
-        self.ticks = 0
-        self.ended = self.written = 0.0
-
-    def start(self) -> None:
-        """Ticks from now on."""
-        self.ticking, self.gaps, self.ticks = True, [], 0
-        self.ended = self.written = time.perf_counter()
-        cutline.me().tick.tell()
-
-    def tick(self) -> None:
-        """Notes how late it comes, writes what is due, and asks for the next one."""
-        now = time.perf_counter()
-        if now - self.ended > NOTED:
-            self.gaps.append((time.time(), now - self.ended))
-        due = int((now - self.written) * self.rate)
-        if due:
-            array = self.arrays[self.ticks % 8]
-            array[self.random.integers(0, len(array), due), 0] += 1
-            self.written = now
-        self.ticks += 1
-        if self.ticking:
-            cutline.me().tick.tell()
-        while time.perf_counter() - now < 0.00005:
-            pass
-        self.ended = time.perf_counter()
-
-    def stop(self) -> tuple[int, list[tuple[float, float]]]:
-        """Ends it; how many ticks there were, and (when, seconds) of the gaps."""
-        self.ticking = False
-        return self.ticks, self.gaps
-
-    def pickled(self) -> float:
-        """Seconds that `pickle.dumps` of the arrays takes."""
-        began = time.perf_counter()
-        pickle.dumps(self.arrays, 5)
-        return time.perf_counter() - began
-
-
-@cutline.actor(tracking="hash")
-class Hashed(Ticker):
-    """One whose changes are found by hashing."""
+SHARE = 0.01
+ROUNDS = 5
+# What a checkpoint of a state to which nobody writes may take: a millisecond, and one for each GiB.
+_FIXED = _EACH_GIB = 0.001
 
 
 def measure_with(
-    name: str, kind: type[Ticker], *, at_least: float, rounds: int = 5, share: float = 0.01
+    name: str, kind: type[Ticker], *, at_least: float, beside: list[Row] | None = None, note: str = ""
 ) -> Row:
-    """The row for one kind of participant; CUTLINE_BENCH_MIB: the size of its state, 1024 without it."""
-    mebibytes = int(os.environ.get("CUTLINE_BENCH_MIB", "1024"))
-    stalls: list[float] = []
+    """The row for one kind of participant. `beside`: takes the row beside a thread that computes."""
+    quiet: list[Spell] = []
+    busy: list[Spell] = []
     pickles: list[float] = []
-    elsewhere: list[float] = []
-    captures: list[float] = []
-    with tempfile.TemporaryDirectory(prefix="cutline-bench-") as folder:
-        system = cutline.start(folder, name="ticker", interval=1.0, full_every=1_000_000, quiet=True)
-        try:
-            ticker: Any = system.spawn("ticker", kind, mebibytes, share)
-            for _ in range(rounds):
-                ticker.start.options(durable=False).remote().result(timeout=60)
-                newest = _newest(system).checkpoint
-                while _newest(system).checkpoint < newest + SPELL + 1:
-                    time.sleep(0.05)
-                time.sleep(2 * AROUND)
-                _, gaps = ticker.stop.options(durable=False).remote().result(timeout=60)
-                rows = [row for row in system.checkpoints() if row.checkpoint > newest + 1]
-                longest = [_longest(gaps, row.begun_at, row.decided_at) for row in rows[:SPELL]]
-                stalls.append(median(longest))
-                captures += [row.summary["stall_ms_max"] for row in rows]
-                elsewhere.append(
-                    max((gap for at, gap in gaps if not any(_near(at, row) for row in rows)), default=0.0)
-                )
-                pickles.append(ticker.pickled.options(durable=False).remote().result(timeout=120))
-        finally:
-            system.stop()
+    with ticking(kind, 1.0) as (system, ticker):
+        for _ in range(ROUNDS):
+            quiet.append(periodic(system, ticker, SHARE))
+            if beside is not None:
+                busy.append(periodic(system, ticker, SHARE, busy=True))
+            pickles.append(asked(ticker.pickled))
+    if beside is not None:
+        beside.append(
+            Row(
+                name="stall_beside_a_thread",
+                unit="s",
+                samples_ours=[spell.stall for spell in busy],
+                samples_baseline=[spell.stall for spell in quiet],
+                at_most=1.5,
+                note="the same, and a Python thread that computes in the participant's process",
+            )
+        )
     return Row(
         name=name,
         unit="s",
-        samples_ours=stalls,
+        samples_ours=[spell.stall for spell in quiet],
         samples_baseline=pickles,
         ratio="baseline/ours",
         at_least=at_least,
-        note=f"{mebibytes} MiB in 8 arrays, {share:.0%} of the pages and one checkpoint a second; "
-        f"each sample is the median of {SPELL} checkpoints; capture_ms {median(captures):.2f}, "
-        f"gap_ms_max {max(stalls) * 1000:.2f}, longest gap away from checkpoints "
-        f"{max(elsewhere) * 1000:.2f} ms",
+        note=f"{mebibytes()} MiB in 8 arrays, {SHARE:.0%} of the pages and one checkpoint a second; each "
+        f"sample is the median of {SPELL} checkpoints; {_figures(quiet)}{note}",
     )
 
 
-def _newest(system: cutline.System) -> Any:
-    rows = system.checkpoints()
-    while not rows:
-        time.sleep(0.05)
-        rows = system.checkpoints()
-    return rows[-1]
+def _figures(spells: list[Spell]) -> str:
+    captures = [ms for spell in spells for ms in spell.captures]
+    gaps = [gap for spell in spells for gap in spell.stalls]
+    return (
+        f"capture_ms {median(captures):.2f}, gap_ms_max {max(gaps) * 1000:.2f}, longest gap in the half "
+        f"second before {median(spell.before for spell in spells) * 1000:.2f} ms, away from checkpoints "
+        f"{max(spell.elsewhere for spell in spells) * 1000:.2f} ms; "
+        f"{median(spell.ticks for spell in spells):.0f} ticks a second"
+    )
 
 
-def _near(at: float, row: Any) -> bool:
-    return bool(row.begun_at - AROUND <= at <= row.decided_at + AROUND)
-
-
-def _longest(gaps: list[tuple[float, float]], begun: float, decided: float) -> float:
-    inside = [gap for at, gap in gaps if begun - AROUND <= at <= decided + AROUND]
-    return max(inside, default=NOTED)
-
-
-def measure() -> Row:
-    """The row; see the module's head."""
-    return measure_with("stall_vs_pickle", Ticker, at_least=700.0)
+def measure() -> list[Row]:
+    """The rows; see the module's head."""
+    alone = spinning(5.0)
+    off: list[Spell] = []
+    burst: list[Spell] = []
+    nothing: list[Spell] = []
+    everything: list[Spell] = []
+    pickles: list[float] = []
+    copies: list[float] = []
+    with ticking(Ticker, None) as (system, ticker):
+        # The first ones write everything, and register the memory.
+        by_hand(system, ticker, SHARE)
+        for _ in range(ROUNDS):
+            off.append(by_hand(system, ticker, SHARE))
+            burst.append(by_hand(system, ticker, 0.0, SHARE))
+            nothing.append(by_hand(system, ticker, 0.0))
+            everything.append(by_hand(system, ticker, 0.0, 1.0))
+            pickles.append(asked(ticker.pickled))
+            copies.append(asked(ticker.copied))
+    allowed = _FIXED + _EACH_GIB * mebibytes() / 1024
+    beside: list[Row] = []
+    first = measure_with(
+        "stall_vs_pickle",
+        Ticker,
+        at_least=700.0,
+        beside=beside,
+        note=f". Nothing copied ahead: {median(spell.stall for spell in off) * 1000:.2f} ms "
+        f"({_figures(off)}). A loop alone on this machine: longest gap {alone * 1000:.2f} ms in 5 s",
+    )
+    return [
+        first,
+        *beside,
+        Row(
+            name="stall_burst",
+            unit="s",
+            samples_ours=[spell.stall for spell in burst],
+            samples_baseline=pickles,
+            ratio="baseline/ours",
+            at_least=30.0,
+            note=f"{SHARE:.0%} of the pages written in the handler before the checkpoint; {_figures(burst)}",
+        ),
+        Row(
+            name="stall_nothing_written",
+            unit="s",
+            samples_ours=[spell.stall for spell in nothing],
+            samples_baseline=[allowed] * ROUNDS,
+            at_most=1.0,
+            note=f"against 1 ms and 1 ms for each GiB; {_figures(nothing)}",
+        ),
+        Row(
+            name="stall_everything_written",
+            unit="s",
+            samples_ours=[median(spell.captures) / 1000 for spell in everything],
+            samples_baseline=copies,
+            at_most=1.2,
+            note=f"the capture, against a plain copy of the arrays; {_figures(everything)}",
+        ),
+    ]

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from bench.bench_stall_vs_pickle import Hashed, measure_with
+from bench.bench_stall_vs_pickle import measure_with
 from bench.row import Row
+from bench.stall import Hashed
 
 __all__ = ("measure",)
 

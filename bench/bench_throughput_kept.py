@@ -1,0 +1,13 @@
+"""Messages a second with one checkpoint a second, against none (`bench.throughput`)."""
+
+from __future__ import annotations
+
+from bench.row import Row
+from bench.throughput import measure_at
+
+__all__ = ("measure",)
+
+
+def measure() -> Row:
+    """The row; see the module's head."""
+    return measure_at("throughput_kept", 1.0, at_least=0.95)

@@ -7,25 +7,23 @@ WP_ASYNC: Linux 6.7), include/uapi/linux/userfaultfd.h and fs.h.
 
 What the kernel does not note: writes by another process or through another mapping to shared memory, and by
 devices that were handed the memory before a scan (O_DIRECT under way, io_uring, RDMA). So only private
-memory without a file is eligible (`eligible`), and scans happen at message boundaries.
+memory without a file is eligible (`cutline.participant.mappings`), and scans happen at message boundaries.
 
 Calls go through PyDLL: they take microseconds, and giving the GIL away may cost five milliseconds.
 """
 
 from __future__ import annotations
 
-import bisect
 import ctypes
 import errno
 import mmap
 import os
 import platform
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-__all__ = ("PAGE", "KernelPages", "KernelRefused", "Runs", "eligible")
+__all__ = ("PAGE", "KernelPages", "KernelRefused", "Runs")
 
 PAGE = os.sysconf("SC_PAGE_SIZE")
 # (starts, stops), ascending.
@@ -40,7 +38,6 @@ _NEW = 0xAA00
 _WRITTEN = 1 << 1
 _PROTECT_FOUND, _REFUSE_OTHERS = 1 << 0, 1 << 1
 _VECTOR = 32_768
-_MAPS = "/proc/self/maps"
 
 
 def _iowr(kind: int, number: int, size: int) -> int:
@@ -207,29 +204,3 @@ def _explain(error: OSError) -> str:
     if error.errno in (errno.EINVAL, errno.ENOTTY):
         return f"the kernel is older than Linux 6.7, which brought PAGEMAP_SCAN ({why})"
     return f"the kernel's account of written pages cannot be had ({why})"
-
-
-def eligible(spans: Sequence[tuple[int, int]]) -> tuple[list[bool], int]:
-    """Which address ranges are private memory without a file, whole; and how many mappings there are.
-
-    Where that cannot be read, as by a process that may open no more files, none are.
-    """
-    try:
-        with open(_MAPS, "rb") as maps:
-            lines = maps.read().splitlines()
-    except OSError:
-        return [False] * len(spans), 0
-    return [_is_private(lines, *span) for span in spans], len(lines)
-
-
-def _is_private(lines: Sequence[bytes], start: int, stop: int) -> bool:
-    at = bisect.bisect_right(lines, start, key=lambda line: int(line[: line.index(b"-")], 16)) - 1
-    while start < stop:
-        if not 0 <= at < len(lines):
-            return False
-        place, mode, _, _, inode = lines[at].split(None, 5)[:5]
-        low, high = (int(end, 16) for end in place.split(b"-"))
-        if not low <= start < high or mode[1:2] != b"w" or mode[3:4] != b"p" or inode != b"0":
-            return False
-        start, at = high, at + 1
-    return True

@@ -25,7 +25,8 @@ from typing import Any
 
 import numpy as np
 
-from .kernel_pages import PAGE, KernelPages, KernelRefused, Runs, eligible
+from .kernel_pages import PAGE, KernelPages, KernelRefused, Runs
+from .mappings import count_mappings, eligible
 
 __all__ = ("PageTracker", "Span", "process_pages", "rounded", "runs_of")
 
@@ -34,6 +35,8 @@ Span = tuple[int, int]
 _CANNOT = (errno.EPERM, errno.EINVAL, errno.ENOMEM, errno.EBUSY, errno.ENOENT, errno.EFAULT)
 # At the limit of mappings the next one who pays would be the user's own allocation.
 MAPPINGS_PER_SPAN = 8
+# Counting them means reading all of them.
+_COUNTED_EVERY = 256
 _MAX_MAP_COUNT = "/proc/sys/vm/max_map_count"
 
 
@@ -156,6 +159,8 @@ class PageTracker:
         # What askers that are gone cared for. Their end may come in the middle of anything.
         self._orphans: deque[set[Span]] = deque()
         self._most = _mappings_allowed() // MAPPINGS_PER_SPAN
+        # Mappings of the process when they were counted last, and spans that were to be watched since.
+        self._mappings, self._uncounted = 0, _COUNTED_EVERY
 
     def watch(self, asker: object, spans: Sequence[Span]) -> list[bool]:
         """From now on `asker` cares for these spans (see `rounded`) alone; whether each is watched."""
@@ -205,8 +210,8 @@ class PageTracker:
     def _begin(self, spans: list[Span]) -> None:
         if not spans:
             return
-        fit, mappings = eligible(spans)
-        room = self._most - len(self._spans) if mappings < 4 * self._most else 0
+        fit = eligible(spans)
+        room = self._room(len(spans))
         for span, fits in zip(spans, fit, strict=True):
             if not fits or room <= 0:
                 continue
@@ -226,6 +231,14 @@ class PageTracker:
             self._serial += 1
             self._spans[span] = _Watched(span, self._serial, self._generation)
             self._places.add(span)
+
+    def _room(self, more: int) -> int:
+        """How many spans may still be watched: each may split mappings, of which there are not many."""
+        self._uncounted += more
+        if self._uncounted > _COUNTED_EVERY:
+            self._uncounted, self._mappings = more, count_mappings()
+        mappings = self._mappings + 2 * self._uncounted
+        return self._most - len(self._spans) if mappings < 4 * self._most else 0
 
     def _leave(self, spans: Iterable[Span]) -> None:
         for span in spans:
@@ -285,7 +298,7 @@ class PageTracker:
         self._generation += 1
         for other in self._places.around(*span):
             self._spans[other].all_written(self._generation)
-        if eligible([span])[0][0]:
+        if eligible([span])[0]:
             try:
                 self._kernel.protect(*span)
                 return

@@ -13,8 +13,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cutline.participant import kernel_pages
-from cutline.participant.kernel_pages import PAGE, KernelPages, KernelRefused, Runs, eligible
+from cutline.participant import kernel_pages, mappings
+from cutline.participant.kernel_pages import PAGE, KernelPages, KernelRefused, Runs
+from cutline.participant.mappings import eligible
 from cutline.participant.memory import Bytes, span
 from cutline.participant.page_tracker import PageTracker, _Places, process_pages, rounded
 from tests.participant.images import needs_kernel
@@ -182,7 +183,7 @@ def test_memory_that_is_not_its_own_is_refused(tracker: PageTracker, tmp_path: P
     for mode in ("r+", "c", "r"):
         mapped: Any = np.memmap(tmp_path / "file", np.uint8, mode=mode)
         assert tracker.watch(Asker(), [rounded(*span(mapped))]) == [False]
-    assert eligible([(PAGE, 2 * PAGE)])[0] == [False]
+    assert eligible([(PAGE, 2 * PAGE)]) == [False]
 
 
 def test_memory_with_a_stranger_in_it_is_not_private() -> None:
@@ -191,13 +192,39 @@ def test_memory_with_a_stranger_in_it_is_not_private() -> None:
         view: Any = np.frombuffer(memory, np.uint8)
         start = int(view.ctypes.data)
         del view
-        assert eligible([(start, start + size), (start + PAGE, start + 2 * PAGE)])[0] == [True, True]
+        assert eligible([(start, start + size), (start + PAGE, start + 2 * PAGE)]) == [True, True]
         beyond = (start, 1 << 47)
-        assert eligible([beyond, (1 << 62, (1 << 62) + PAGE)])[0] == [False, False]
+        assert eligible([beyond, (1 << 62, (1 << 62) + PAGE)]) == [False, False]
+
+
+def test_asking_for_a_place_and_reading_all_of_them_agree() -> None:
+    lines = mappings._lines()
+    places = [tuple(int(end, 16) for end in line.split()[0].split(b"-")) for line in lines]
+    spans = [(start, stop) for start, stop in places if stop < 1 << 47]
+    spans += [(start, stop + PAGE) for start, stop in spans]
+    asked = mappings._ask(spans)
+    if asked is None:
+        pytest.skip("PROCMAP_QUERY is of Linux 6.11")
+    assert any(asked) and not all(asked)
+    # What the process itself did meanwhile may have made a mapping grow.
+    later = mappings._lines()
+    for span, told in zip(spans, asked, strict=True):
+        assert told in {mappings._is_private(lines, *span), mappings._is_private(later, *span)}
+
+
+def test_an_older_kernel_is_read_in_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mappings, "_PROCMAP_QUERY", mappings._PROCMAP_QUERY + 7)
+    size = 64 * PAGE
+    with mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as memory:
+        view: Any = np.frombuffer(memory, np.uint8)
+        start = int(view.ctypes.data)
+        del view
+        assert mappings._ask([(start, start + size)]) is None
+        assert eligible([(start, start + size), (PAGE, 2 * PAGE)]) == [True, False]
 
 
 def test_who_may_open_nothing_tracks_nothing(monkeypatch: pytest.MonkeyPatch, tracker: PageTracker) -> None:
-    monkeypatch.setattr(kernel_pages, "_MAPS", "/nowhere/maps")
+    monkeypatch.setattr(mappings, "_MAPS", "/nowhere/maps")
     array = np.zeros(PAGES * PAGE, np.uint8)
     assert tracker.watch(Asker(), [rounded(*span(array))]) == [False]
 

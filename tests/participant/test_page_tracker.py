@@ -208,8 +208,8 @@ def test_asking_for_a_place_and_reading_all_of_them_agree() -> None:
     assert any(asked) and not all(asked)
     # What the process itself did meanwhile may have made a mapping grow.
     later = mappings._lines()
-    for span, told in zip(spans, asked, strict=True):
-        assert told in {mappings._is_private(lines, *span), mappings._is_private(later, *span)}
+    for place, told in zip(spans, asked, strict=True):
+        assert told in {mappings._is_private(lines, *place), mappings._is_private(later, *place)}
 
 
 def test_an_older_kernel_is_read_in_whole(monkeypatch: pytest.MonkeyPatch) -> None:

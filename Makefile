@@ -9,7 +9,7 @@ CANDIDATES := $(or $(PYTHON),python3 python3.13 python3.12 python3.11 python3.10
 USABLE := import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 10))
 PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check
 
-.PHONY: test test-real test-cluster check demo bench clean test-adoption mutate
+.PHONY: test test-real test-cluster test-zoo check demo bench clean test-adoption mutate
 .PHONY: test-crash fuzz-format simulate simulate-mutants simulate-scale
 .DEFAULT_GOAL := test
 
@@ -32,6 +32,11 @@ test-cluster: $(STAMP)
 # Ten programs that users would write, on one Ray: a minute, so not part of `make test`.
 test-adoption: $(STAMP)
 	CUTLINE_TEST_ADOPTION=1 $(BIN)/python -m pytest -q tests/adoption
+
+# Random changes to awkward state between captures and restores, by every way of tracking: make test-zoo EXAMPLES=5000
+EXAMPLES := 5000
+test-zoo: $(STAMP)
+	CUTLINE_ZOO_EXAMPLES=$(EXAMPLES) $(BIN)/python -m pytest -q tests/participant/test_zoo_in_a_row.py
 
 # Every condition of barrier/ turned round and every statement left out, one at a time: two minutes.
 mutate: $(STAMP)

@@ -90,7 +90,8 @@ class Loader:
         offset: int,
         readonly: bool,
     ) -> np.ndarray[Any, Any]:
-        memory = dense(owner) if isinstance(owner, np.ndarray) else owner
+        # Not over a bytearray itself: numpy would not hold its buffer, and a bytearray may leave its memory.
+        memory = dense(owner) if isinstance(owner, np.ndarray) else np.frombuffer(owner, np.uint8)
         made: np.ndarray[Any, Any] = np.ndarray(shape, dtype, buffer=memory, offset=offset, strides=strides)
         if readonly:
             self._sealed.append(made)

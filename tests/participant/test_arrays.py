@@ -309,6 +309,21 @@ def test_tensors_stay_shared_with_arrays() -> None:
             way({"made": alone * 2})
 
 
+@ways
+def test_memory_that_is_shown_is_held(way: Way) -> None:
+    """A bytearray does not leave its memory while an array shows it, before and after."""
+    owner = bytearray(5000)
+    shown: list[Any] = [owner, np.frombuffer(owner, "u2", 1000, 8)]
+    restored = way(shown)
+    for value in (shown[0], restored[0]):
+        with pytest.raises(BufferError):
+            value.extend(bytes(100_000))
+    restored[1][0] = 0x0101
+    assert restored[0][8] == 1
+    del restored[1]
+    restored[0].extend(bytes(100_000))
+
+
 _places = st.tuples(st.integers(0, 40), st.integers(0, 40), st.sampled_from((1, 2, -1, -3)))
 
 

@@ -366,7 +366,7 @@ class CapturesInARow(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.agent = busy_agent()
+        self.agent = self.new_agent()
         self.capturer = self.new_capturer()
         self.images = Images()
         self.copies: dict[int, dict[str, Any]] = {}
@@ -374,8 +374,18 @@ class CapturesInARow(RuleBasedStateMachine):
         self.base: int | None = None
         self.undecided: list[int] = []
 
+    def new_agent(self) -> Any:
+        return busy_agent()
+
     def new_capturer(self) -> Capturer:
         return Capturer("p", region_min=4096, block=64, tracking=self.tracking)
+
+    def remember(self, captured: Captured, against: int | None) -> None:
+        """What the capture that was just put into the images is to be like."""
+        self.copies[self.number] = {
+            "values": copy.deepcopy(vars(self.agent)),
+            "same": self._same(self.agent),
+        }
 
     # One rule for all edits: captures and decisions come as often as all of them together.
     @rule(edits=st.lists(st.tuples(st.sampled_from(EDITS), st.integers(0, 5000)), min_size=1, max_size=3))
@@ -390,10 +400,7 @@ class CapturesInARow(RuleBasedStateMachine):
         against = self.base if full else None
         captured = self.capturer.capture(self.agent, number=self.number, against=against)
         self.images.put(captured, against)
-        self.copies[self.number] = {
-            "values": copy.deepcopy(vars(self.agent)),
-            "same": self._same(self.agent),
-        }
+        self.remember(captured, against)
         self.undecided.append(self.number)
 
     @precondition(lambda self: self.undecided)

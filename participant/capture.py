@@ -1,10 +1,11 @@
 """Takes a participant's state at a message boundary: everything once, then only what changed.
 
 Theory of operation. A capture pickles the instance into pieces (`cutline.participant.pieces`), with the
-memory of large owners beside them as numbered regions. Pieces are compared by hash with those of the capture
-that this one is relative to, regions by what is known of their writes (`cutline.participant.tracking`). What
-differs is *copied* into the result, so the handler may go on the moment `capture` returns: nothing in a
-`Captured` refers to live memory. Everything happens on the handler's thread at the boundary.
+memory of large owners beside them as numbered regions. Long pieces are cut into parts, which are pieces of
+the image (`cutline.participant.parts`). Parts are compared by hash with those of the capture that this one is
+relative to, regions by what is known of their writes (`cutline.participant.tracking`). What differs is
+*copied* into the result, so the handler may go on the moment `capture` returns: nothing in a `Captured`
+refers to memory that anybody may change. Everything happens on the handler's thread at the boundary.
 
 What is known at each capture is kept under its number until a later one is known to have committed, so an
 aborted capture takes no change with it and captures may overlap. Nothing else is kept: no reference, weak
@@ -28,16 +29,17 @@ from typing import Any
 
 import msgpack
 import numpy as np
-from blake3 import blake3
 
 from cutline.errors import CannotCapture, CannotRestore, CaptureError, ConcurrentMutation
 from cutline.storage.extents import Extents
 from cutline.storage.image import Piece, Region
+from cutline.storage.part_names import part_name, piece_of
 
 from .classes import name_of, version_of
 from .kernel_pages import PAGE
 from .kinds import Kinds, PersistentTypes
 from .memory import Bytes, address, span
+from .parts import SMALLEST, Part, cut, digest_of, part_size
 from .paths import path_of
 from .pickling import prove, refusal
 from .pieces import Order, Row, write_row
@@ -48,16 +50,20 @@ from .undisturbed import undisturbed
 
 __all__ = ("Captured", "Capturer", "PersistentTypes", "check_capturable")
 
+# Of the header; the second where a piece has parts.
 FORMAT = 1
+FORMAT_PARTS = 2
+_NOTHING = b"", 0
 
 
 @dataclass
 class Captured:
-    """One capture, a copy of its own. Sizes in bytes, `stall` in seconds.
+    """One capture, a copy of its own. Sizes in bytes, times in seconds.
 
-    `changed_bytes`: changed parts of regions plus the length of changed pieces. `tracked`: bytes of the
-    regions by the way in which their changes were found, "kernel", "hash" or "whole". `pages`: those that the
-    kernel said were written.
+    `stall`: all of it; `detecting`: what of it went by in finding out what changed (pickling, hashing, the
+    kernel's account), the rest is copying. `changed_bytes`: changed runs of regions plus the length of
+    changed pieces, of long ones that of changed parts. `tracked`: bytes of the regions by the way in which
+    their changes were found, "kernel", "hash" or "whole". `pages`: those that the kernel said were written.
     """
 
     number: int
@@ -68,25 +74,39 @@ class Captured:
     class_name: str
     class_version: int
     stall: float
+    detecting: float
     tracked: dict[str, int]
     pages: int
 
 
 @dataclass
 class _Table:
-    """What is remembered of one capture: hashes of its pieces, marks of its regions, and where they lay."""
+    """What is remembered of one capture: hashes of its pieces, marks of its regions, and where they lay.
+
+    `pieces` has the parts by their names, `wholes` the pieces as they were before they were cut, without the
+    header, `cuts` the size and number of the parts of those that have several.
+    """
 
     pieces: dict[str, tuple[bytes, int]] = field(default_factory=dict)
+    wholes: dict[str, tuple[bytes, int]] = field(default_factory=dict)
+    cuts: dict[str, tuple[int, int]] = field(default_factory=dict)
     regions: dict[int, Mark] = field(default_factory=dict)
     places: dict[tuple[int, int], int] = field(default_factory=dict)
     slots: list[int] = field(default_factory=list)
 
+    def whole(self, names: Sequence[str]) -> tuple[bytes, int]:
+        """Digest and length of a piece that consists of these parts."""
+        parts = [self.pieces[name] for name in names]
+        if len(parts) == 1:
+            return parts[0]
+        return digest_of([digest for digest, _ in parts]), sum(length for _, length in parts)
+
 
 class Capturer:
-    """Takes the captures of one participant. `region_min`, `block` and `small` in bytes.
+    """Takes the captures of one participant. `region_min`, `block`, `small` and `part` in bytes.
 
-    A state up to `small` is written whole each time. `persistent` names types that are written in a way of
-    the program's own, or refused by raising.
+    A piece longer than `part` is cut into parts of at least that. A state up to `small` is written whole each
+    time. `persistent` names types that are written in a way of the program's own, or refused by raising.
     `tracking`: see `RegionTracker`.
     """
 
@@ -99,16 +119,20 @@ class Capturer:
         persistent: PersistentTypes | None = None,
         small: int = 0,
         tracking: str = "auto",
+        part: int = SMALLEST,
     ) -> None:
         self.participant = participant
         self._region_min = region_min
         self._small = small
+        self._smallest = part
         self._tracker = RegionTracker(tracking, block)
         self._kinds = Kinds(persistent)
         self._order = Order()
         self._tables: dict[int, _Table] = {}
         self._latest = _Table()
         self._next_region = 0
+        # Seconds of the capture under way that went into copying.
+        self._copying = 0.0
 
     def capture(self, instance: object, *, number: int, against: int | None) -> Captured:
         """The state of `instance` now, as checkpoint `number`.
@@ -120,7 +144,7 @@ class Capturer:
             CannotCapture: something that cannot be saved, or would not load, with its path.
             ConcurrentMutation: another thread writes to the memory of an array meanwhile.
         """
-        began = time.perf_counter()
+        began, self._copying = time.perf_counter(), 0.0
         with undisturbed():
             row = self._write(instance)
             try:
@@ -128,6 +152,7 @@ class Capturer:
             finally:
                 row.arrays.clear()
         captured.stall = time.perf_counter() - began
+        captured.detecting = captured.stall - self._copying
         return captured
 
     def copy_ahead(self, against: int, most: int) -> int:
@@ -191,9 +216,14 @@ class Capturer:
         table = _Table()
         self._next_region = max(self._next_region, (number + 1) << 20)
         if restored is not None:
+            parts: dict[str, list[str]] = {}
             for name, content in restored.pieces:
-                table.pieces[name] = (_digest(content), len(content))
-            self._order.arrange([name for name, _ in restored.pieces if name != HEADER])
+                table.pieces[name] = (digest_of([content]), len(content))
+                parts.setdefault(piece_of(name), []).append(name)
+            del parts[HEADER]
+            table.wholes = {name: table.whole(names) for name, names in parts.items()}
+            table.cuts = dict(restored.cuts)
+            self._order.arrange(list(parts))
             table.slots = restored.slots
             table.regions = dict(restored.marks)
             table.places = {place: region for region, place in restored.places.items()}
@@ -221,7 +251,7 @@ class Capturer:
 
     def _compare(self, row: Row, instance: object, number: int, against: int | None) -> Captured:
         base = self._tables.get(against) if against is not None else None
-        if not row.arrays.slots and sum(len(content) for _, content in row.pieces) <= self._small:
+        if not row.arrays.slots and row.length <= self._small:
             base = None
         table = _Table()
         try:
@@ -229,8 +259,10 @@ class Capturer:
         except _Torn as torn:
             raise self._mutated(instance, torn) from None
         kind = type(instance)
-        header = self._header(row, kind, table)
-        pieces = self._pieces([(HEADER, header), *row.pieces], table, base)
+        pieces = self._pieces(row, table, base)
+        # It says how many parts they have.
+        header = self._part(HEADER, [self._header(row, kind, table)], table, base)
+        pieces = (header, *pieces)
         changed += sum(len(piece.content) for piece in pieces if piece.content is not None)
         total = sum(length for _, length in table.pieces.values())
         self._order.settle(total, free=base is None)
@@ -244,6 +276,7 @@ class Capturer:
             class_name=name_of(kind),
             class_version=version_of(kind),
             stall=0.0,
+            detecting=0.0,
             tracked=self._tracked(table),
             pages=self._pages(regions),
         )
@@ -266,9 +299,10 @@ class Capturer:
 
     def _header(self, row: Row, kind: type, table: _Table) -> bytes:
         versions = {name_of(each): version_of(each) for each in (*self._kinds.versioned, kind)}
+        parts = table.cuts
         packed: bytes = msgpack.packb(
             {
-                "format": FORMAT,
+                "format": FORMAT_PARTS if parts else FORMAT,
                 "class": name_of(kind),
                 "version": version_of(kind),
                 "whole": row.whole,
@@ -277,25 +311,53 @@ class Capturer:
                 "primed": row.primed,
                 "regions": table.slots,
                 "versions": dict(sorted(versions.items())),
+                **({"parts": parts} if parts else {}),
             }
         )
         return packed
 
-    def _pieces(
-        self, contents: list[tuple[str, bytes]], table: _Table, base: _Table | None
-    ) -> tuple[Piece, ...]:
-        pieces = []
-        for name, content in contents:
-            digest = _digest(content)
-            table.pieces[name] = (digest, len(content))
-            known = base is not None and base.pieces.get(name, (b"", 0))[0] == digest
-            pieces.append(Piece(name, digest, None if known else content))
-        latest = self._latest.pieces
-        if latest:
-            self._order.observe(
-                latest, [(name, *table.pieces[name]) for name, _ in contents if name != HEADER]
-            )
+    def _pieces(self, row: Row, table: _Table, base: _Table | None) -> tuple[Piece, ...]:
+        """All but the header."""
+        pieces: list[Piece] = []
+        judged, before = [], self._latest
+        for name, chunks in row.pieces:
+            if len(chunks) == 1 and len(chunks[0]) <= self._smallest:
+                piece = self._part(name, chunks, table, base)
+                pieces.append(piece)
+                table.wholes[name] = whole = table.pieces[name]
+                rewritten = whole[1]
+            else:
+                parts = self._cut(name, chunks, table, base)
+                pieces += parts
+                names = [part.name for part in parts]
+                table.wholes[name] = whole = table.whole(names)
+                now, old = table.pieces, before.pieces
+                rewritten = sum(now[each][1] for each in names if now[each] != old.get(each))
+            judged.append((name, *whole, rewritten))
+        if before.pieces:
+            self._order.observe(before.wholes, judged)
         return tuple(pieces)
+
+    def _cut(self, name: str, chunks: list[bytes], table: _Table, base: _Table | None) -> list[Piece]:
+        """A long piece."""
+        before, _ = self._latest.cuts.get(name, (self._smallest, 1))
+        size = part_size(sum(map(len, chunks)), before, self._smallest)
+        parts = cut(chunks, size)
+        if len(parts) > 1:
+            table.cuts[name] = size, len(parts)
+        return [self._part(part_name(name, at), part, table, base) for at, part in enumerate(parts)]
+
+    def _part(self, name: str, part: Part, table: _Table, base: _Table | None) -> Piece:
+        digest = digest_of(part)
+        table.pieces[name] = (digest, sum(map(len, part)))
+        if base is not None and base.pieces.get(name, _NOTHING)[0] == digest:
+            return Piece(name, digest, None)
+        if len(part) == 1:
+            return Piece(name, digest, part[0])
+        began = time.perf_counter()
+        content = b"".join(part)
+        self._copying += time.perf_counter() - began
+        return Piece(name, digest, content)
 
     # -- regions -------------------------------------------------------------------------------------
 
@@ -311,7 +373,9 @@ class Capturer:
             parent = base.regions.get(region) if base is not None else None
             mark = tracker.mark(region, memory, self._latest.regions.get(region), parent)
             table.regions[region] = mark
+            began = time.perf_counter()
             extents = tracker.changed(region, memory, parent, mark)
+            self._copying += time.perf_counter() - began
             changed += extents.nbytes
             regions.append(Region(region, memory.nbytes, extents))
         for region in tracker.end():
@@ -365,11 +429,6 @@ class _Torn(Exception):
     def __init__(self, memory: Bytes) -> None:
         super().__init__()
         self.start, self.stop = span(memory)
-
-
-def _digest(content: bytes) -> bytes:
-    digest: bytes = blake3(content).digest()
-    return digest
 
 
 def check_capturable(instance: object, participant: str) -> None:

@@ -10,12 +10,14 @@ A piece refers to earlier ones by position in the memo, so an early piece that g
 bytes of those after it. `Order` therefore moves pieces that change of themselves behind those that do not.
 A new order rewrites everything once; it is taken when everything is written anyway, or when the bytes
 rewritten for no other reason have come to as much.
+
+What of a long piece is written is decided part by part (`parts`); the order is about whole pieces.
 """
 
 from __future__ import annotations
 
 import pickle
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -30,15 +32,20 @@ WHOLE = "state"
 
 
 class Row:
-    """The pieces of one instance at one moment, and the memory that they name."""
+    """The pieces of one instance at one moment, in chunks, and the memory that they name."""
 
     def __init__(self, arrays: StateArrays) -> None:
         self.arrays = arrays
-        self.pieces: list[tuple[str, bytes]] = []
+        self.pieces: list[tuple[str, list[bytes]]] = []
         self.whole = False
         self.names: list[str] = []
         self.slots: list[str] = []
         self.primed: list[int] = []
+
+    @property
+    def length(self) -> int:
+        """Bytes of all pieces."""
+        return sum(len(chunk) for _, chunks in self.pieces for chunk in chunks)
 
 
 def attribute_row(instance: object) -> tuple[dict[str, Any], dict[str, Any]] | None:
@@ -80,14 +87,14 @@ class _Sink:
     """A file for a Pickler: collects what is written."""
 
     def __init__(self) -> None:
-        self.parts: list[bytes] = []
-        self.write = self.parts.append
+        self.chunks: list[Any] = []
+        self.write = self.chunks.append
 
-    def taken(self) -> bytes:
-        # Joining copies what is not bytes yet (a bytearray of the state), before anybody can change it.
-        whole = b"".join(self.parts)
-        self.parts.clear()
-        return whole
+    def taken(self) -> list[bytes]:
+        # What is not bytes (a bytearray of the state) is copied before anybody can change it.
+        chunks = [chunk if type(chunk) is bytes else bytes(chunk) for chunk in self.chunks]
+        self.chunks.clear()
+        return chunks
 
 
 def _fill(row: Row, instance: object, kinds: Kinds, order: Order) -> None:
@@ -132,21 +139,24 @@ class Order:
         self._order += [name for name in names if name not in known]
         return self._order
 
-    def observe(self, before: dict[str, tuple[bytes, int]], now: Sequence[tuple[str, bytes, int]]) -> None:
-        """Compares (digest, length) by name with those of the capture before.
+    def observe(
+        self, before: Mapping[str, tuple[bytes, int]], now: Sequence[tuple[str, bytes, int, int]]
+    ) -> None:
+        """Compares (digest, length) by name with those of the capture before; the last number of a row: how
+        many bytes of the piece are in parts that changed.
 
         Only the first changed piece, and those whose length changed, are known to have changed of
         themselves; others may only follow an earlier one.
         """
         first = True
-        for name, digest, length in now:
+        for name, digest, length, rewritten in now:
             old = before.get(name)
             own = old is None
             if old is not None and old[0] != digest:
                 own = first or old[1] != length
                 first = False
                 if not own:
-                    self._wasted += length
+                    self._wasted += rewritten
             self._changes[name] = self._changes.get(name, 0.0) * 0.9 + (1.0 if own and old else 0.0)
 
     def settle(self, total: int, *, free: bool) -> None:

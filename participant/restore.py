@@ -1,10 +1,11 @@
 """Makes a participant's instance again from the pieces and regions of an image.
 
-Theory of operation. The piece "header" says how to read the rest. One Unpickler reads the pieces in their
-order with one memo, so what several attributes shared is shared again; the empty instance stands at the
-bottom of that memo before the first piece. Regions become the memory of the arrays that own them. Classes
-come from this program (`cutline.participant.classes`), live handles from `live`. When everything stands,
-read-only flags are set and objects whose class has another version now are migrated.
+Theory of operation. The piece "header" says how to read the rest. The parts of a long piece follow each other
+and are one stream. One Unpickler reads the pieces in their order with one memo, so what several attributes
+shared is shared again; the empty instance stands at the bottom of that memo before the first piece. Regions
+become the memory of the arrays that own them. Classes come from this program (`cutline.participant.classes`),
+live handles from `live`. When everything stands, read-only flags are set and objects whose class has another
+version now are migrated.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import msgpack
 import numpy as np
 
 from cutline.errors import CannotRestore, ClassMissing, ClassNotAllowed
+from cutline.storage.part_names import part_name, piece_of
 
 from .classes import Classes, migrate_all
 from .memory import Bytes, address
@@ -29,6 +31,9 @@ from .tracking import Mark
 __all__ = ("HEADER", "Classes", "Live", "Restored", "restore")
 
 HEADER = "header"
+# The newest format of a header that is read here.
+NEWEST = 2
+_UNCUT = 0, 1
 _DEFAULT = Classes()
 _NOBODY: Live = {}
 
@@ -37,7 +42,8 @@ class Restored:
     """What a restore tells `Capturer.adopt`: the pieces as stored, and of each region, by number, its place
     (address and size) and its mark, which `mark` makes of the memory when it has just been filled.
 
-    `slots`: the regions' numbers in the order in which the pieces name them.
+    `slots`: the regions' numbers in the order in which the pieces name them. `cuts`: size and number of the
+    parts of pieces that have several.
     """
 
     def __init__(self, mark: Callable[[int, Bytes], Mark]) -> None:
@@ -45,6 +51,7 @@ class Restored:
         self.places: dict[int, tuple[int, int]] = {}
         self.marks: dict[int, Mark] = {}
         self.slots: list[int] = []
+        self.cuts: dict[str, tuple[int, int]] = {}
         self._mark = mark
 
     def filled(self, number: int, memory: Bytes) -> None:
@@ -84,6 +91,7 @@ def restore(
     if restored is not None:
         restored.pieces = list(pieces)
         restored.slots = list(numbers)
+        restored.cuts = {name: (size, count) for name, (size, count) in reading.parts.items()}
     return instance
 
 
@@ -108,13 +116,29 @@ class _Reading:
                 f"participant {participant!r}: an image without a header", participant=participant
             )
         self.doc: dict[str, Any] = msgpack.unpackb(contents[HEADER], strict_map_key=False)
-        if self.doc["format"] > 1:
+        if self.doc["format"] > NEWEST:
             raise CannotRestore(
                 f"participant {participant!r}: its image has format {self.doc['format']}, this Cutline "
-                "reads 1; restore with the newer Cutline that wrote it",
+                f"reads up to {NEWEST}; restore with the newer Cutline that wrote it",
                 participant=participant,
             )
-        self.pieces = [(name, content) for name, content in pieces if name != HEADER]
+        self.stream = [content for name, content in pieces if name != HEADER]
+        # Of pieces that have several: their size, and how many.
+        self.parts: dict[str, tuple[int, int]] = self.doc.get("parts", {})
+        self.names = self._names([name for name, _ in pieces if name != HEADER])
+
+    def _names(self, stored: list[str]) -> list[str]:
+        """The pieces in their order. Raises CannotRestore if their parts are not those that there must be."""
+        names = [name for name in stored if piece_of(name) == name]
+        due = [part_name(name, index) for name in names for index in range(self.parts.get(name, _UNCUT)[1])]
+        if due != stored or not self.parts.keys() <= set(names):
+            wrong = next((name for name in (*stored, *due) if (name in stored) != (name in due)), HEADER)
+            raise CannotRestore(
+                f"participant {self.participant!r}: its image has not the parts that its header names (see "
+                f"{wrong!r}): whatever wrote it is at fault; go back to another checkpoint",
+                participant=self.participant,
+            )
+        return names
 
     def run(self, loader: Loader, live: Live) -> object:
         try:
@@ -143,11 +167,11 @@ class _Reading:
         prologue = b"\x80\x05" + b"".join(
             b"M" + index.to_bytes(2, "little") + b"Q\x940" for index in range(len(primed))
         )
-        stream = io.BytesIO(b"".join([prologue, b"N.", *(content for _, content in self.pieces)]))
+        stream = io.BytesIO(b"".join([prologue, b"N.", *self.stream]))
         opener = Opener(stream, loader, self.classes, live, primed=primed)
         opener.load()
         values: dict[str, Any] = {}
-        for name, _ in self.pieces:
+        for name in self.names:
             self.path = "self" if whole else f"self.{name.partition(':')[2]}"
             values[name] = opener.load()
         self.path = "self"

@@ -1,8 +1,8 @@
 """What differs between two cuts: participants, the pieces and regions of their images, and bytes.
 
-Nothing is unpickled. Pieces differ where their contents do; a piece may also differ because one before it
-does, since later ones refer to earlier ones by position. Regions are compared byte by byte where both cuts
-have one of that number and size.
+Nothing is unpickled. Pieces differ where their contents do, long ones part by part; a piece may also differ
+because one before it does, since later ones refer to earlier ones by position. Regions are compared byte by
+byte where both cuts have one of that number and size.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import numpy as np
 from .catalog import CheckpointRow
 from .image import Image, read_image
 from .manifest import MemberImage
+from .part_names import piece_of
 from .store import Store
 
 __all__ = ("Changed", "Difference", "compare")
@@ -23,7 +24,8 @@ __all__ = ("Changed", "Difference", "compare")
 @dataclass(frozen=True, slots=True)
 class Changed:
     """A part that differs. ``before`` and ``after``: its bytes, None where it is not there. ``bytes``: how
-    many differ; for pieces and sections, which are pickled or packed, all of the later one."""
+    many differ; for pieces and sections, which are pickled or packed, all of the later one, and of a piece in
+    parts those that differ."""
 
     name: str
     before: int | None
@@ -85,7 +87,7 @@ def _size(image: Image) -> int:
 
 
 def _fill(difference: Difference, before: Image, after: Image) -> None:
-    difference.pieces = _parts(dict(before.pieces), dict(after.pieces))
+    difference.pieces = _pieces(_parts(dict(before.pieces), dict(after.pieces)), before, after)
     difference.sections = _parts(before.sections, after.sections)
     for number in sorted({*before.regions, *after.regions}):
         old, new = before.regions.get(number), after.regions.get(number)
@@ -95,6 +97,25 @@ def _fill(difference: Difference, before: Image, after: Image) -> None:
             count = max(_length(old) or 0, _length(new) or 0)
         if count:
             difference.regions.append(Changed(str(number), _length(old), _length(new), count))
+
+
+def _pieces(parts: list[Changed], before: Image, after: Image) -> list[Changed]:
+    """Changed pieces of changed parts."""
+    old, new = _lengths(before), _lengths(after)
+    differing: dict[str, int] = {}
+    for part in parts:
+        name = piece_of(part.name)
+        # A part that a shorter piece has no more is no bytes of it.
+        count = part.bytes if part.after is not None or name not in new else 0
+        differing[name] = differing.get(name, 0) + count
+    return [Changed(name, old.get(name), new.get(name), count) for name, count in differing.items()]
+
+
+def _lengths(image: Image) -> dict[str, int]:
+    lengths: dict[str, int] = {}
+    for name, content in image.pieces:
+        lengths[piece_of(name)] = lengths.get(piece_of(name), 0) + len(content)
+    return lengths
 
 
 def _parts(before: dict[str, bytes], after: dict[str, bytes]) -> list[Changed]:

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 
 from cutline.participant.capture import Captured, Capturer
 from cutline.participant.pickling import dumps, loads
 from cutline.participant.restore import Restored, restore
 from cutline.participant.tracking import tracking_here
+from cutline.storage.blobs import pack_key
+from cutline.storage.image import ImageRef, read_image, write_image
+from cutline.storage.memory import MemoryBlobs
 
-__all__ = ("WAYS", "Images", "needs_kernel", "through_image", "through_message")
+__all__ = ("WAYS", "Images", "Packs", "graph_of", "needs_kernel", "through_image", "through_message")
 
 # How changes in regions can be found on this machine.
 WAYS = ("kernel", "hash") if tracking_here()[0] == "kernel" else ("hash",)
@@ -48,6 +52,65 @@ class Images:
         pieces, regions = self.images[number]
         copies = {region: bytearray(memory) for region, memory in regions.items()}
         return restore(pieces, copies, participant="p", restored=restored)
+
+
+class Packs(Images):
+    """The same as chains of packs in a store, which are folded when there are more than `most`."""
+
+    most = 2
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blobs = MemoryBlobs()
+        self.refs: dict[int, ImageRef] = {}
+
+    def put(self, captured: Captured, against: int | None) -> None:
+        self.refs[captured.number] = write_image(
+            self.blobs,
+            pack_key("s", "1f", 1, captured.number, "p", 1),
+            header={},
+            sections={},
+            pieces=captured.pieces,
+            regions=captured.regions,
+            parent=None if against is None else self.refs[against],
+            most=self.most,
+        )
+
+    def restore(self, number: int, restored: Restored | None = None) -> Any:
+        image = read_image(self.blobs, self.refs[number])
+        return restore(image.pieces, image.regions, participant="p", restored=restored)
+
+
+def graph_of(root: object) -> list[Any]:
+    """Everything that can be reached from `root`, each object once, with its content and what it refers to.
+
+    Two graphs are equal if and only if they have the same values in the same order and share the same
+    objects.
+    """
+    numbers, found, rows = {id(root): 0}, [root], []
+
+    def number(value: object) -> Any:
+        if value is None or isinstance(value, (bool, int, float, str, bytes)):
+            return type(value), value
+        if id(value) not in numbers:
+            numbers[id(value)] = len(found)
+            found.append(value)
+        return numbers[id(value)]
+
+    for value in found:
+        content: Any
+        if isinstance(value, dict):
+            content = [(number(key), number(inner)) for key, inner in value.items()]
+        elif isinstance(value, (list, tuple)):
+            content = [number(inner) for inner in value]
+        elif isinstance(value, np.ndarray):
+            content = value.dtype, value.shape, value.tobytes()
+        elif isinstance(value, bytearray):
+            content = bytes(value)
+        else:
+            content = [(name, number(inner)) for name, inner in vars(value).items()]
+        rows.append((type(value), content))
+    return rows
 
 
 class _Holder:

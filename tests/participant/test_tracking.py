@@ -281,10 +281,10 @@ def _drop_half_of_each(found: Runs) -> Runs:
     return found[0] + (found[1] - found[0]) // 2, found[1]
 
 
-def drive(way: str, seed: int) -> None:
+def drive(way: str, seed: int, **attributes: Any) -> None:
     """One run of the machine above, by a seed: hypothesis takes its time to get to what matters."""
     chance = random.Random(seed)
-    machine = type("Driven", (CapturesInARow,), {"tracking": way})()
+    machine = type("Driven", (CapturesInARow,), {"tracking": way, **attributes})()
     machine.capture(0)
     machine.decide(0, True)
     for _ in range(25):

@@ -77,7 +77,7 @@ class ZooInARow(CapturesInARow):
 
     def new_capturer(self) -> Capturer:
         tracking = "auto" if self.way == "mixed" else self.way
-        capturer = Capturer("p", region_min=2048, block=64, tracking=tracking)
+        capturer = Capturer("p", region_min=2048, block=64, tracking=tracking, part=64)
         tracker: Any = capturer._tracker
         if self.way == "mixed" and tracker._pages is not None:
             tracker._pages = Picky(tracker._pages)

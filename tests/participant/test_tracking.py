@@ -25,8 +25,9 @@ from cutline.participant.page_log import PageLog, Picked
 from cutline.participant.page_tracker import Span
 from cutline.participant.tracking import RegionTracker, chosen_tracking, insist, tracking_here
 from cutline.storage.extents import Extents
+from tests.participant.edits import EDITS
 from tests.participant.images import WAYS, Images, needs_kernel
-from tests.participant.test_capture import EDITS, CapturesInARow
+from tests.participant.test_capture import CapturesInARow
 
 SIZE = 1 << 20
 

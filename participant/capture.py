@@ -22,6 +22,7 @@ The first piece, "header", is a msgpack document that says how to read the other
 
 from __future__ import annotations
 
+import secrets
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -39,7 +40,7 @@ from .classes import name_of, version_of
 from .kernel_pages import PAGE
 from .kinds import Kinds, PersistentTypes
 from .memory import Bytes, address, span
-from .parts import SMALLEST, Part, cut, digest_of, part_size
+from .parts import SMALLEST, Cutting, Part, digest_of, part_size
 from .paths import path_of
 from .pickling import prove, refusal
 from .pieces import Order, Row, write_row
@@ -84,12 +85,14 @@ class _Table:
     """What is remembered of one capture: hashes of its pieces, marks of its regions, and where they lay.
 
     `pieces` has the parts by their names, `wholes` the pieces as they were before they were cut, without the
-    header, `cuts` the size and number of the parts of those that have several.
+    header, `cuts` the number of the parts of those that have several, and the size that the next ones are to
+    have, `quick` the quick hashes of those parts.
     """
 
     pieces: dict[str, tuple[bytes, int]] = field(default_factory=dict)
     wholes: dict[str, tuple[bytes, int]] = field(default_factory=dict)
     cuts: dict[str, tuple[int, int]] = field(default_factory=dict)
+    quick: dict[str, list[bytes]] = field(default_factory=dict)
     regions: dict[int, Mark] = field(default_factory=dict)
     places: dict[tuple[int, int], int] = field(default_factory=dict)
     slots: list[int] = field(default_factory=list)
@@ -125,6 +128,7 @@ class Capturer:
         self._region_min = region_min
         self._small = small
         self._smallest = part
+        self._seed = secrets.randbits(64)
         self._tracker = RegionTracker(tracking, block)
         self._kinds = Kinds(persistent)
         self._order = Order()
@@ -145,10 +149,11 @@ class Capturer:
             ConcurrentMutation: another thread writes to the memory of an array meanwhile.
         """
         began, self._copying = time.perf_counter(), 0.0
+        base = self._tables.get(against) if against is not None else None
         with undisturbed():
-            row = self._write(instance)
+            row = self._write(instance, base)
             try:
-                captured = self._compare(row, instance, number, against)
+                captured = self._compare(row, instance, number, base)
             finally:
                 row.arrays.clear()
         captured.stall = time.perf_counter() - began
@@ -184,7 +189,7 @@ class Capturer:
             # Finding the memory costs a pickle of all the rest.
             return nothing
         try:
-            row = self._write(instance)
+            row = self._write(instance, None)
         except CannotCapture:
             # The state went bad since, which is nobody's concern: it is being undone.
             return nothing
@@ -231,11 +236,13 @@ class Capturer:
 
     # -- one capture ---------------------------------------------------------------------------------
 
-    def _write(self, instance: object) -> Row:
-        """The pieces, every type in them proven to load."""
+    def _write(self, instance: object, base: _Table | None) -> Row:
+        """The pieces, every type in them proven to load; parts that `base` has are not kept."""
         row: Row | None = None
+        sizes = {name: size for name, (size, _) in self._latest.cuts.items()}
+        cutting = Cutting(self._seed, self._smallest, sizes, base.quick if base is not None else {})
         try:
-            row = write_row(instance, self._kinds, self._order, self._region_min)
+            row = write_row(instance, self._kinds, self._order, self._region_min, cutting)
             if self._kinds.fresh:
                 prove(self._kinds)
             return row
@@ -249,9 +256,8 @@ class Capturer:
         # Raised here, it has no context whose frames would hold memory of the state.
         raise refused
 
-    def _compare(self, row: Row, instance: object, number: int, against: int | None) -> Captured:
-        base = self._tables.get(against) if against is not None else None
-        if not row.arrays.slots and row.length <= self._small:
+    def _compare(self, row: Row, instance: object, number: int, base: _Table | None) -> Captured:
+        if not row.arrays.slots and row.length <= self._small and row.is_kept:
             base = None
         table = _Table()
         try:
@@ -261,7 +267,8 @@ class Capturer:
         kind = type(instance)
         pieces = self._pieces(row, table, base)
         # It says how many parts they have.
-        header = self._part(HEADER, [self._header(row, kind, table)], table, base)
+        packed = self._header(row, kind, table)
+        header = self._part(HEADER, Part(b"", len(packed), False, [packed]), table, base)
         pieces = (header, *pieces)
         changed += sum(len(piece.content) for piece in pieces if piece.content is not None)
         total = sum(length for _, length in table.pieces.values())
@@ -320,42 +327,35 @@ class Capturer:
         """All but the header."""
         pieces: list[Piece] = []
         judged, before = [], self._latest
-        for name, chunks in row.pieces:
-            if len(chunks) == 1 and len(chunks[0]) <= self._smallest:
-                piece = self._part(name, chunks, table, base)
-                pieces.append(piece)
-                table.wholes[name] = whole = table.pieces[name]
-                rewritten = whole[1]
-            else:
-                parts = self._cut(name, chunks, table, base)
-                pieces += parts
-                names = [part.name for part in parts]
-                table.wholes[name] = whole = table.whole(names)
-                now, old = table.pieces, before.pieces
-                rewritten = sum(now[each][1] for each in names if now[each] != old.get(each))
+        for name, parts in row.pieces:
+            names = [part_name(name, at) for at in range(len(parts))]
+            for each, part in zip(names, parts, strict=True):
+                pieces.append(self._part(each, part, table, base))
+            table.wholes[name] = whole = table.whole(names)
+            if len(parts) > 1:
+                size, _ = before.cuts.get(name, (self._smallest, 1))
+                table.cuts[name] = part_size(whole[1], size, self._smallest), len(parts)
+                table.quick[name] = [part.quick for part in parts]
+            now, old = table.pieces, before.pieces
+            rewritten = sum(now[each][1] for each in names if now[each] != old.get(each))
             judged.append((name, *whole, rewritten))
         if before.pieces:
             self._order.observe(before.wholes, judged)
         return tuple(pieces)
 
-    def _cut(self, name: str, chunks: list[bytes], table: _Table, base: _Table | None) -> list[Piece]:
-        """A long piece."""
-        before, _ = self._latest.cuts.get(name, (self._smallest, 1))
-        size = part_size(sum(map(len, chunks)), before, self._smallest)
-        parts = cut(chunks, size)
-        if len(parts) > 1:
-            table.cuts[name] = size, len(parts)
-        return [self._part(part_name(name, at), part, table, base) for at, part in enumerate(parts)]
-
     def _part(self, name: str, part: Part, table: _Table, base: _Table | None) -> Piece:
-        digest = digest_of(part)
-        table.pieces[name] = (digest, sum(map(len, part)))
+        if part.known:
+            assert base is not None
+            digest, _ = table.pieces[name] = base.pieces[name]
+            return Piece(name, digest, None)
+        digest = digest_of(part.chunks)
+        table.pieces[name] = (digest, part.length)
         if base is not None and base.pieces.get(name, _NOTHING)[0] == digest:
             return Piece(name, digest, None)
-        if len(part) == 1:
-            return Piece(name, digest, part[0])
+        if len(part.chunks) == 1:
+            return Piece(name, digest, part.chunks[0])
         began = time.perf_counter()
-        content = b"".join(part)
+        content = b"".join(part.chunks)
         self._copying += time.perf_counter() - began
         return Piece(name, digest, content)
 

@@ -25,6 +25,7 @@ import numpy as np
 from .arrays import Regroup, StateArrays
 from .classes import attributes_of, has_plain_state
 from .kinds import Kinds
+from .parts import Collector, Cutter, Cutting, Part
 
 __all__ = ("Order", "Row", "write_row")
 
@@ -32,11 +33,11 @@ WHOLE = "state"
 
 
 class Row:
-    """The pieces of one instance at one moment, in chunks, and the memory that they name."""
+    """The pieces of one instance at one moment, in parts, and the memory that they name."""
 
     def __init__(self, arrays: StateArrays) -> None:
         self.arrays = arrays
-        self.pieces: list[tuple[str, list[bytes]]] = []
+        self.pieces: list[tuple[str, list[Part]]] = []
         self.whole = False
         self.names: list[str] = []
         self.slots: list[str] = []
@@ -45,7 +46,12 @@ class Row:
     @property
     def length(self) -> int:
         """Bytes of all pieces."""
-        return sum(len(chunk) for _, chunks in self.pieces for chunk in chunks)
+        return sum(part.length for _, parts in self.pieces for part in parts)
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether no part was left out as known."""
+        return not any(part.known for _, parts in self.pieces for part in parts)
 
 
 def attribute_row(instance: object) -> tuple[dict[str, Any], dict[str, Any]] | None:
@@ -60,7 +66,7 @@ def attribute_row(instance: object) -> tuple[dict[str, Any], dict[str, Any]] | N
     return held, slots
 
 
-def write_row(instance: object, kinds: Kinds, order: Order, region_min: int) -> Row:
+def write_row(instance: object, kinds: Kinds, order: Order, region_min: int, cutting: Cutting) -> Row:
     """Pickles the instance; the caller clears the row's arrays.
 
     Raises:
@@ -71,7 +77,7 @@ def write_row(instance: object, kinds: Kinds, order: Order, region_min: int) -> 
         row = Row(StateArrays(region_min, list(merged)))
         kinds.begin(row.arrays)
         try:
-            _fill(row, instance, kinds, order)
+            _fill(row, instance, kinds, order, cutting)
             row.arrays.check()
             return row
         except Regroup as regroup:
@@ -84,28 +90,25 @@ def write_row(instance: object, kinds: Kinds, order: Order, region_min: int) -> 
 
 
 class _Sink:
-    """A file for a Pickler: collects what is written."""
+    """A file for a Pickler, which asks it for its `write` once: hands on to the stream that is open."""
 
     def __init__(self) -> None:
-        self.chunks: list[Any] = []
-        self.write = self.chunks.append
+        self.stream: Cutter | Collector
 
-    def taken(self) -> list[bytes]:
-        # What is not bytes (a bytearray of the state) is copied before anybody can change it.
-        chunks = [chunk if type(chunk) is bytes else bytes(chunk) for chunk in self.chunks]
-        self.chunks.clear()
-        return chunks
+    def write(self, chunk: Any) -> None:
+        self.stream.write(chunk)
 
 
-def _fill(row: Row, instance: object, kinds: Kinds, order: Order) -> None:
+def _fill(row: Row, instance: object, kinds: Kinds, order: Order, cutting: Cutting) -> None:
     sink = _Sink()
     pickler = pickle.Pickler(sink, 5)
     pickler.dispatch_table = kinds
     attributes = attribute_row(instance)
     if attributes is None:
         row.whole = True
+        sink.stream = cutting.begin(WHOLE)
         pickler.dump(instance)
-        row.pieces.append((WHOLE, sink.taken()))
+        row.pieces.append((WHOLE, sink.stream.parts()))
         return
     held, slots = attributes
     row.names, row.slots = list(held), list(slots)
@@ -119,8 +122,9 @@ def _fill(row: Row, instance: object, kinds: Kinds, order: Order) -> None:
             row.primed.append(row.arrays.content(value, np.frombuffer(value, np.uint8)))
     pickler.memo = memo
     for name in order.arrange(list(values)):
+        sink.stream = cutting.begin(name)
         pickler.dump(values[name])
-        row.pieces.append((name, sink.taken()))
+        row.pieces.append((name, sink.stream.parts()))
 
 
 class Order:

@@ -42,8 +42,8 @@ class Restored:
     """What a restore tells `Capturer.adopt`: the pieces as stored, and of each region, by number, its place
     (address and size) and its mark, which `mark` makes of the memory when it has just been filled.
 
-    `slots`: the regions' numbers in the order in which the pieces name them. `cuts`: size and number of the
-    parts of pieces that have several.
+    `slots`: the regions' numbers in the order in which the pieces name them. `cuts`: of pieces that
+    have several parts, what size the next ones are to have, and how many there are.
     """
 
     def __init__(self, mark: Callable[[int, Bytes], Mark]) -> None:

@@ -118,8 +118,9 @@ class SimulatedCity:
         member = self.members[place]
         key = pack_key(SYSTEM, self.lineage, self.c.epoch, checkpoint, *member)
         facts = {
-            "stall_ms": 0.4, "changed_bytes": 4000, "state_bytes": 40_000, "handled": 1000 + place,
-            "captured_at": self.now, "handlers": 900 + place, "written_bytes": 4096, "image_kind": "full",
+            "stall_ms": 0.4, "detect_ms": 0.3, "changed_bytes": 4000, "state_bytes": 40_000,
+            "handled": 1000 + place, "captured_at": self.now, "handlers": 900 + place,
+            "written_bytes": 4096, "image_kind": "full",
         }  # fmt: skip
         packet = pack_control(
             "prepared",

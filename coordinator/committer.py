@@ -47,6 +47,8 @@ class Committer:
             # One machine's monotonic clock is the same in all its processes; over several it means nothing.
             "capture_delay_ms": (max(fact["captured_at"] for fact in facts.values()) - entry.began) * 1000,
             "stall_ms_max": max(fact["stall_ms"] for fact in facts.values()),
+            # Of a stall: finding out what changed.
+            "detect_ms_max": max(fact["detect_ms"] for fact in facts.values()),
             "handled": {name: fact["handled"] for name, fact in facts.items()},
             "tracked": {name: fact["tracked"] for name, fact in facts.items() if fact.get("tracked")},
             "handlers": {name: fact["handlers"] for name, fact in facts.items()},

@@ -124,6 +124,7 @@ def _figures(notice: Mapping[str, Any]) -> dict[str, Any]:
         "written_bytes",
         "state_bytes",
         "stall_ms_max",
+        "detect_ms_max",
         "capture_delay_ms",
         "duration_ms",
         "in_flight_messages",

@@ -49,7 +49,7 @@ __all__ = ("ARRIVED", "Parting")
 # The reason of a recovery that lets a driver in.
 ARRIVED = "another program has connected"
 # What one that does nothing adds to the figures of a checkpoint.
-_QUIET = {"stall_ms": 0.0, "changed_bytes": 0, "written_bytes": 0, "state_bytes": 0}
+_QUIET = {"stall_ms": 0.0, "detect_ms": 0.0, "changed_bytes": 0, "written_bytes": 0, "state_bytes": 0}
 
 
 class _Parked(NamedTuple):

@@ -194,6 +194,10 @@ def _figures(
             "median": median([row["stall_ms_max"] for row in rows]),
             "longest": max(row["stall_ms_max"] for row in rows),
         },
+        "detect_ms": {
+            "median": median([row["detect_ms_max"] for row in rows]),
+            "longest": max(row["detect_ms_max"] for row in rows),
+        },
         "duration_ms": {
             "median": median([row["duration_ms"] for row in rows]),
             "longest": max(row["duration_ms"] for row in rows),

@@ -48,7 +48,12 @@ def print_trials(document: dict[str, Any], console: Console) -> None:
         if size is not None:
             table.add_row(f"written, {kind}", shown_bytes(size), "a checkpoint, median")
     table.add_row("written", f"{shown_bytes(rows['written_bytes_per_second'])}/s", "over all runs")
-    for name, source in (("stall", "its slowest participant"), ("duration", "from trigger to commit")):
+    sources = {
+        "stall": "its slowest participant",
+        "detect": "of a stall: finding out what changed",
+        "duration": "from trigger to commit",
+    }
+    for name, source in sources.items():
         figures = rows[f"{name}_ms"]
         longest = f"a checkpoint, {source}; median, longest {figures['longest']:.1f} ms"
         table.add_row(name, f"{figures['median']:.1f} ms", longest)

@@ -107,6 +107,7 @@ class Shutter:
         setup, epoch = runner.setup, runner.endpoint.epoch
         self.facts[action.checkpoint] = {
             "stall_ms": (time.perf_counter() - began) * 1000,
+            "detect_ms": captured.detecting * 1000,
             "changed_bytes": captured.changed_bytes + sum(map(size_of, sections.values())),
             "state_bytes": captured.state_bytes,
             "tracked": captured.tracked,

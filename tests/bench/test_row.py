@@ -13,6 +13,7 @@ from bench.bench_catalog_flat import measure as measure_catalog
 from bench.bench_channel_vs_transport import measure as measure_channel
 from bench.bench_commit_vs_publish import measure as measure_commit
 from bench.bench_coordinator_slope import measure as measure_slope
+from bench.bench_messages_appended import measure as measure_messages
 from bench.bench_restore_vs_read import measure as measure_restore
 from bench.bench_write_bandwidth import measure as measure_bandwidth
 from bench.bench_written_per_changed import measure as measure_written
@@ -114,6 +115,13 @@ def test_written_per_changed_runs_small() -> None:
     row = measure_written(rounds=1, mebibytes=2, share=0.1)
     assert row.samples_baseline == [51 * 4096.0]
     assert row.samples_ours[0] > row.samples_baseline[0]
+
+
+def test_messages_appended_runs_small() -> None:
+    written, stall = measure_messages(rounds=2, messages=2000)
+    assert len(written.samples_ours) == len(stall.samples_ours) == 2
+    assert 0 < max(written.samples_ours) < min(written.samples_baseline)
+    assert min(*stall.samples_ours, *stall.samples_baseline) > 0
 
 
 def test_written_per_changed_long_runs_small() -> None:

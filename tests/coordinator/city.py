@@ -189,7 +189,8 @@ class City:
                 regions=[],
                 parent=None,
             )
-            facts = dict.fromkeys(("changed_bytes", "state_bytes", "stall_ms", "handled", "handlers"), 0)
+            zeros = ("changed_bytes", "state_bytes", "stall_ms", "detect_ms", "handled", "handlers")
+            facts = dict.fromkeys(zeros, 0)
             facts.update(written_bytes=ref.size, captured_at=int(self.clock()), **more)
             claims: dict[str, Any] = self.claims.get(name, {"incoming": [], "outgoing": []})
             self.say(name, "prepared", checkpoint=checkpoint, claims=claims, image=ref.to_doc(), facts=facts)

@@ -109,6 +109,26 @@ def test_diff(tmp_path: Path) -> None:
     assert "no checkpoint '9'" in run("diff", "1", "9", "-s", tmp_path, "-n", SYSTEM, status=1)
 
 
+def test_diff_of_a_piece_in_parts(tmp_path: Path) -> None:
+    """It is one attribute, of which the parts that differ count."""
+    grows = {"attr:log": "1" * 70, "part:1:attr:log": "2" * 30}
+    shrinks = {"attr:list": "1" * 70, "part:1:attr:list": "2" * 70, "part:2:attr:list": "3" * 5}
+    goes = {"attr:old": "1" * 70, "part:1:attr:old": "2"}
+    with open_store(tmp_path, create=True) as store:
+        scene = Scene.new(store)
+        scene.cut({"a": {"attr:same": "x", "part:1:attr:same": "y", **grows, **shrinks, **goes}})
+        grows.update({"part:1:attr:log": "2" * 71, "part:2:attr:log": "3" * 9})
+        shrinks = {"attr:list": "1" * 70, "part:1:attr:list": "2" * 20}
+        scene.cut({"a": {"attr:same": "x", "part:1:attr:same": "y", **grows, **shrinks}})
+    found = asked("diff", "1", "2", "-s", tmp_path, "-n", SYSTEM)["participants"]["a"]
+    assert found["parts"] == [
+        {"name": "log", "what": "changed", "before": 100, "after": 150, "bytes": 80},
+        {"name": "list", "what": "changed", "before": 145, "after": 90, "bytes": 20},
+        {"name": "old", "what": "removed", "before": 71, "after": None, "bytes": 71},
+    ]
+    assert found["changed_bytes"] == 171
+
+
 def test_tree(folder: Path) -> None:
     with open_store(folder, create=False) as store:
         row = store.catalog.find(SYSTEM, "2")

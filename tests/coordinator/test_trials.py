@@ -33,6 +33,7 @@ def checkpoint(*, full: bool = False, stall: float = 10.0) -> dict[str, Any]:
         "written_bytes": 5000 if full else 800,
         "state_bytes": 5000,
         "stall_ms_max": stall,
+        "detect_ms_max": stall / 2,
         "capture_delay_ms": 1.0,
         "duration_ms": 50.0,
         "in_flight_messages": 2,

@@ -78,6 +78,12 @@ def test_what_came_to_nothing_was_folded_once(town: Town) -> None:
     assert len(ref_of(town, painted(town, 9)).chain) == 2
 
 
+def test_a_capture_tells_what_finding_changes_took(town: Town) -> None:
+    number = painted(town, 5)
+    facts = next(doc["facts"] for _, doc in town.said("prepared") if doc["checkpoint"] == number)
+    assert 0 < facts["detect_ms"] < facts["stall_ms"]
+
+
 def test_a_damaged_pack_costs_one_checkpoint(town: Town) -> None:
     """What is lost on disk is in memory still: the image after the one that failed has everything."""
     numbers = [painted(town, 5_000 * n) for n in range(3)]

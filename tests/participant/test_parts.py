@@ -30,13 +30,13 @@ FRAME = 66 * KIB
 class Agent:
     """A participant with a long story."""
 
-    def __init__(self, entries: int = 4000) -> None:
+    def __init__(self, entries: int = 2000) -> None:
         self.name = "teller"
         self.story = [entry(number) for number in range(entries)]
         self.told = 0
 
 
-def entry(number: int, words: int = 12) -> dict[str, Any]:
+def entry(number: int, words: int = 24) -> dict[str, Any]:
     text = " ".join(str(number * step % 999_983) for step in range(7919, 7919 + words))
     return {"number": number, "text": text, "tags": ["new"]}
 
@@ -92,6 +92,7 @@ def test_what_is_appended_writes_the_last_part() -> None:
         assert set(written(captured)) <= {part_name("attr:story", at) for at in (count - 1, count)}
         assert 0 < captured.changed_bytes <= 2 * FRAME
         assert captured.changed_bytes == sum(len(p.content) for p in captured.pieces if p.content is not None)
+    assert 0 < captured.detecting <= captured.stall
     assert captured.state_bytes > first.state_bytes > (count - 1) * SMALLEST
     assert line.take().changed_bytes == 0
 
@@ -99,7 +100,7 @@ def test_what_is_appended_writes_the_last_part() -> None:
 def test_an_edit_of_the_same_length_writes_one_part() -> None:
     line = Line(Agent())
     line.take()
-    line.agent.story[2000]["text"] = line.agent.story[2000]["text"][::-1]
+    line.agent.story[1000]["text"] = line.agent.story[1000]["text"][::-1]
     captured = line.take()
     assert len(written(captured)) == 1 and captured.changed_bytes <= FRAME
 

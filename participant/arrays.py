@@ -72,6 +72,8 @@ class Arrays(ABC):
         self.standing_ids: dict[int, Bytes] = {}
         self.objects: dict[int, tuple[int, int]] = {}
         self.opaque: list[tuple[int, int]] = []
+        # What owns the memory that others stand for.
+        self.kept: list[Any] = []
         self._met = False
 
     # -- what is written -----------------------------------------------------------------------------
@@ -196,8 +198,17 @@ class Arrays(ABC):
         offset = address(np.frombuffer(shown, np.uint8)) - address(memory)
         return mark("_memoryview"), (owner, offset, shown.nbytes, form, shown.shape, shown.readonly)
 
-    def stand_in(self, start: int, stop: int, memory: Bytes) -> Bytes:
-        """The array that stands for the memory of an owner that is no Python object of an image."""
+    def placed(self, start: int, size: int, shown: Any) -> tuple[Bytes, int]:
+        """The array that stands for the memory of `shown`, these addresses, and where in it that begins."""
+        low, high = self.merged_at(start, start + size) or (start, start + size)
+        return self.stand_in(low, high, window(low, high), shown), start - low
+
+    def stand_in(self, start: int, stop: int, memory: Bytes, shown: Any) -> Bytes:
+        """The array that stands for the memory of an owner that is no Python object of an image.
+
+        `shown` keeps that memory alive: it may have been made for this pickling alone, by a `__reduce__`.
+        """
+        self.kept.append(shown)
         known = self.standing.get((start, stop))
         if known is None:
             self._met = True
@@ -214,7 +225,7 @@ class Arrays(ABC):
         unit = self.merged_at(*span(shown))
         if unit is None:
             return None
-        return self.view(shown, self.stand_in(*unit, window(*unit)), *unit)
+        return self.view(shown, self.stand_in(*unit, window(*unit), shown), *unit)
 
     def object_owner(self, owner: Any) -> tuple[int, int] | None:
         """The addresses of an owner that is pickled as itself."""
@@ -238,7 +249,8 @@ class Arrays(ABC):
     def clear(self) -> None:
         """Lets go of all memory."""
         self._met = False
-        for held in (self.roots, self.standing, self.standing_ids, self.objects, self.opaque, self.merged):
+        memory = (self.roots, self.standing, self.standing_ids, self.objects, self.opaque, self.merged)
+        for held in (*memory, self.kept):
             held.clear()
 
 
@@ -287,8 +299,8 @@ class StateArrays(Arrays):
         start, stop = address(memory), address(memory) + memory.nbytes
         unit = self.merged_at(start, stop)
         if unit is not None:
-            return self.view(shown, self.stand_in(*unit, window(*unit)), *unit)
-        return self.view(shown, self.stand_in(start, stop, memory), start, stop)
+            return self.view(shown, self.stand_in(*unit, window(*unit), shown), *unit)
+        return self.view(shown, self.stand_in(start, stop, memory, shown), start, stop)
 
     def check(self) -> None:
         """After the last object.

@@ -23,7 +23,8 @@ from typing import Any
 import numpy as np
 
 from .arrays import Arrays, MessageArrays
-from .tensors import is_tensor_kind, reduce_tensor
+from .arrow import is_buffer_kind, reduce_buffer
+from .tensors import is_storage_kind, is_tensor_kind, reduce_storage, reduce_tensor
 
 __all__ = ("Kinds", "PersistentTypes", "Refused", "refusal_of")
 
@@ -161,6 +162,10 @@ class Kinds(dict[type, Callable[[Any], Any]]):
             return lambda shown: self.arrays.ctypes_object(shown)
         if is_tensor_kind(kind):
             return lambda shown: reduce_tensor(self.arrays, shown)
+        if is_storage_kind(kind):
+            return lambda shown: reduce_storage(self.arrays, shown)
+        if is_buffer_kind(kind):
+            return lambda shown: reduce_buffer(self.arrays, shown)
         return None
 
 

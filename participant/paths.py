@@ -19,6 +19,7 @@ import numpy as np
 
 from .classes import MAIN_NAMES, attributes_of, has_plain_state
 from .kinds import Kinds, refusal_of
+from .tensors import is_tensor_kind
 
 __all__ = ("Culprit", "deepest", "find_culprit", "path_of", "spell")
 
@@ -68,6 +69,9 @@ def _parts(here: Any) -> Iterator[tuple[str, Any]]:
             for index, value in enumerate(here.ravel().tolist()):
                 yield f".flat[{index}]", value
         yield from ((f".{name}", value) for name, value in getattr(here, "__dict__", {}).items())
+    elif is_tensor_kind(kind):
+        # It would copy itself, or warn.
+        yield from ((f".{name}", value) for name, value in vars(here).items())
     elif has_plain_state(kind):
         here.__reduce_ex__(5)
         held, slots = attributes_of(here)

@@ -116,7 +116,8 @@ class _Writer:
     def _clean(self) -> None:
         if self._arrays.is_used():
             self._arrays.clear()
-            self._beside.clear()
+        # Also what objects put there that pickle themselves, such as a pickle.PickleBuffer.
+        self._beside.clear()
         self._pickler.clear_memo()
         self._stream.seek(0)
         self._stream.truncate()

@@ -170,6 +170,16 @@ class Loader:
 
         return load_tensor(*arguments)
 
+    def _storage(self, *arguments: Any) -> Any:
+        from .tensors import load_storage
+
+        return load_storage(*arguments)
+
+    def _arrow_buffer(self, *arguments: Any) -> Any:
+        from .arrow import load_buffer
+
+        return load_buffer(*arguments)
+
 
 class Borrower(Loader):
     """Leaves large arrays where their bytes are, in somebody else's memory: read-only, and not copied."""
@@ -225,7 +235,7 @@ def _outside(name: str) -> Callable[..., Any]:
 
 MARKS = tuple(
     "_root _view _object_root _fill_objects _object_view _subclass _set_attributes _void _array_array "
-    "_memoryview _tensor".split()
+    "_memoryview _tensor _storage _arrow_buffer".split()
 )
 for _name in MARKS:
     globals()[_name] = _outside(_name)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import array
 import ctypes
+import gc
 import mmap
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -307,6 +308,40 @@ def test_tensors_stay_shared_with_arrays() -> None:
         assert restored["n"][0] == 0 and torch.equal(restored["half"][3:], half[3:])
         with pytest.raises(CannotCapture, match=r"\['made'\]"):
             way({"made": alone * 2})
+
+
+class Lent:
+    """Memory that lives as long as this object, and is filled with something else when it goes."""
+
+    # So that the tests may look at what should not be looked at.
+    every: ClassVar[list[np.ndarray[Any, Any]]] = []
+
+    def __init__(self, value: int) -> None:
+        self.memory = np.full(3000, value, np.uint8)
+        self.every.append(self.memory)
+        self.__array_interface__ = self.memory.__array_interface__
+
+    def __del__(self) -> None:
+        self.memory[:] = 255
+
+
+class Making:
+    """Makes an array for each pickling, over memory that nobody else holds."""
+
+    def __init__(self, value: int) -> None:
+        self.value = value
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"made": np.asarray(Lent(self.value))}
+
+
+@ways
+def test_what_is_made_for_the_pickling_lives_until_it_is_copied(way: Way) -> None:
+    restored = way([Making(3), Making(4)])
+    assert [each.made.tolist() for each in restored] == [[3] * 3000, [4] * 3000]
+    gc.collect()
+    assert all((memory == 255).all() for memory in Lent.every)
+    Lent.every.clear()
 
 
 @ways

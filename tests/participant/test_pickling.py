@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import enum
+import os
+import pickle
+import socket
+import sqlite3
 import sys
 import threading
 import types
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -124,6 +129,56 @@ def test_types_of_the_programs_own_way() -> None:
     capturer = Capturer("p", persistent={"ray._raylet:ObjectRef": lambda shown: (str, ("instead",))})
     captured = capturer.capture(Plain(r=reference), number=1, against=None)
     assert b"instead" in bytes(captured.pieces[1].content or b"")
+
+
+class Buffered:
+    """Hands its bytes over as pickle would have large ones: beside the pickle."""
+
+    def __init__(self, content: Any) -> None:
+        self.content = bytes(content)
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return Buffered, (pickle.PickleBuffer(self.content),)
+
+
+def test_buffers_of_objects_that_pickle_themselves() -> None:
+    """A message has its own buffers, not those of the ones before it."""
+    for number in range(4):
+        content = bytes([number]) * (100 + number)
+        received = through_message([Buffered(content), number])
+        assert received[0].content == content
+        arrays = through_message([Buffered(content), np.full(5000, number), Buffered(b"x" * 9000)])
+        assert (arrays[0].content, arrays[2].content, arrays[1][7]) == (content, b"x" * 9000, number)
+        assert len(dumps([number], participant="p", where="m")) < 30
+
+
+async def _half_run() -> None:
+    """A coroutine that nobody awaits."""
+
+
+def _of_this_process() -> Iterator[tuple[str, Any]]:
+    with socket.socket() as connection, sqlite3.connect(":memory:") as database:
+        yield from (("socket", connection), ("Connection", database))
+    coroutine = _half_run()
+    yield "coroutine, which is half-run code", coroutine
+    coroutine.close()
+    yield "generator, which is half-run code", (number for number in [1])
+    with open(os.devnull) as file, open(os.devnull, "rb", buffering=0) as unbuffered:
+        yield from (("TextIOWrapper", file), ("an open file", unbuffered))
+    yield "lock", threading.Lock()
+    yield "local", threading.local()
+    yield "the module sys", sys
+    yield "frame", sys._getframe()
+
+
+def test_what_belongs_to_this_process_alone() -> None:
+    for what, value in _of_this_process():
+        hint = rf"\['deep'\]\[1\]: .*{what}.*cutline\.transient"
+        with pytest.raises(CannotCapture, match="m" + hint):
+            dumps({"deep": [0, value]}, participant="p", where="m")
+        with pytest.raises(CannotCapture, match=r"self\.held" + hint) as refused:
+            Capturer("p").capture(Plain(held={"deep": [0, value]}), number=1, against=None)
+        assert refused.value.facts["path"] == "self.held['deep'][1]"
 
 
 def test_a_message_within_a_message() -> None:

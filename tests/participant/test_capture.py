@@ -199,7 +199,8 @@ def test_an_aborted_capture_takes_nothing_with_it() -> None:
     overlapping = capturer.capture(agent, number=3, against=1)
     capturer.aborted(2)
     images.put(overlapping, 1)
-    assert written(overlapping)["region 0"] == 8192
+    # Both pages; the first may begin within the array's own, and those at the edges are the neighbours' too.
+    assert PAGE < written(overlapping)["region 0"] <= 4 * PAGE
     capturer.committed(3)
     assert images.restore(3).a.sum() == 2 and images.restore(3).log == [1, 2]
     # Relative to a capture that is not known any more: everything.

@@ -327,18 +327,23 @@ class Capturer:
         """All but the header."""
         pieces: list[Piece] = []
         judged, before = [], self._latest
+        now, old = table.pieces, before.pieces
         for name, parts in row.pieces:
+            if len(parts) == 1:
+                # There may be hundreds of these, and nothing is to be done for them but what must be.
+                pieces.append(self._part(name, parts[0], table, base))
+                digest, length = table.wholes[name] = now[name]
+                judged.append((name, digest, length, length))
+                continue
             names = [part_name(name, at) for at in range(len(parts))]
             for each, part in zip(names, parts, strict=True):
                 pieces.append(self._part(each, part, table, base))
-            table.wholes[name] = whole = table.whole(names)
-            if len(parts) > 1:
-                size, _ = before.cuts.get(name, (self._smallest, 1))
-                table.cuts[name] = part_size(whole[1], size, self._smallest), len(parts)
-                table.quick[name] = [part.quick for part in parts]
-            now, old = table.pieces, before.pieces
+            table.wholes[name] = digest, length = table.whole(names)
+            size, _ = before.cuts.get(name, (self._smallest, 1))
+            table.cuts[name] = part_size(length, size, self._smallest), len(parts)
+            table.quick[name] = [part.quick for part in parts]
             rewritten = sum(now[each][1] for each in names if now[each] != old.get(each))
-            judged.append((name, *whole, rewritten))
+            judged.append((name, digest, length, rewritten))
         if before.pieces:
             self._order.observe(before.wholes, judged)
         return tuple(pieces)

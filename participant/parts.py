@@ -66,21 +66,30 @@ class Cutting:
         sizes: Mapping[str, int] = _NONE,
         known: Mapping[str, Sequence[bytes]] = _NONE,
     ) -> None:
-        self._seed, self._smallest, self._sizes, self._known = seed, smallest, sizes, known
+        self._seed, self._sizes, self._known = seed, sizes, known
+        self._collector = Collector(seed, smallest)
 
     def begin(self, name: str) -> Cutter | Collector:
-        """What takes the stream of that name."""
+        """What takes the stream of that name; those of before are over."""
         size = self._sizes.get(name)
         if size is None:
-            return Collector(self._seed, self._smallest)
+            self._collector.begin()
+            return self._collector
         return Cutter(size, self._seed, self._known.get(name, ()))
 
 
 class Collector:
-    """A file for a Pickler: a stream of which nobody knows how long it will be is cut when it is over."""
+    """A file for a Pickler: a stream of which nobody knows how long it will be is cut when it is over.
+
+    It takes one stream after the other.
+    """
 
     def __init__(self, seed: int, smallest: int) -> None:
         self._seed, self._smallest = seed, smallest
+        self.begin()
+
+    def begin(self) -> None:
+        """A stream begins; one before may have been left off."""
         self._chunks: list[bytes] = []
 
     def write(self, chunk: Any) -> None:
@@ -89,11 +98,12 @@ class Collector:
 
     def parts(self) -> list[Part]:
         """All of them, when the stream is over; at least one."""
-        length = sum(map(len, self._chunks))
-        if len(self._chunks) == 1 and length <= self._smallest:
-            return [Part(b"", length, False, self._chunks)]
+        chunks = self._chunks
+        if len(chunks) == 1 and len(chunks[0]) <= self._smallest:
+            return [Part(b"", len(chunks[0]), False, chunks)]
+        length = sum(map(len, chunks))
         cutter = Cutter(part_size(length, self._smallest, self._smallest), self._seed)
-        for chunk in self._chunks:
+        for chunk in chunks:
             cutter.write(chunk)
         return cutter.parts()
 

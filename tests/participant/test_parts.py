@@ -9,7 +9,7 @@ from typing import Any
 import msgpack
 import pytest
 from blake3 import blake3
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from xxhash import xxh3_128
 
@@ -176,6 +176,7 @@ def test_a_story_that_grows_and_shrinks() -> None:
     assert sizes[0] == sizes[-1] == 64 and max(sizes) >= 1024
 
 
+@settings(deadline=None)
 @given(st.integers(0, 1 << 40), st.integers(0, 24))
 def test_a_size_changes_only_when_it_is_far_off(length: int, power: int) -> None:
     before = SMALLEST << power
@@ -186,6 +187,7 @@ def test_a_size_changes_only_when_it_is_far_off(length: int, power: int) -> None
     assert size == before or max(size, before) >= 4 * min(size, before)
 
 
+@settings(deadline=None)
 @given(st.lists(st.integers(1, 200), min_size=1, max_size=30), st.sampled_from((1, 16, 64)), st.data())
 def test_boundaries_follow_from_what_comes_before(lengths: list[int], size: int, data: st.DataObject) -> None:
     chunks = [bytes([number]) * length for number, length in enumerate(lengths)]
@@ -195,7 +197,8 @@ def test_boundaries_follow_from_what_comes_before(lengths: list[int], size: int,
     fewer = cut(chunks[: data.draw(st.integers(1, len(chunks)))], size)
     assert fewer[:-1] == parts[: len(fewer) - 1]
     # What is known is not kept, and nothing else is left out.
-    lies = [part.quick if data.draw(st.booleans()) else b"" for part in parts]
+    every = data.draw(st.integers(1, 4))
+    lies = [b"" if at % every else part.quick for at, part in enumerate(parts)]
     again = cut(chunks, size, lies)
     assert [part.known for part in again] == [quick != b"" for quick in lies]
     assert [part._replace(known=False, chunks=()) for part in again] == [

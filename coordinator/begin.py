@@ -12,6 +12,7 @@ from cutline.errors import CutlineError, StoreInUse, StoreNotWritable
 from cutline.participant.allowing import restrict
 from cutline.participant.control import pack_control
 from cutline.participant.endpoint_file import Endpoint, remove_endpoint, write_endpoint
+from cutline.participant.persist_client import chosen_persister
 from cutline.participant.places import machine_id, network_address
 from cutline.participant.processes import process_alive, process_started
 from cutline.participant.scratch import hold, let_go
@@ -107,6 +108,7 @@ def begin(
             "by_reference": settings.by_reference,
             "outbox_bytes": settings.outbox_bytes,
             "spill_bytes": settings.spill_bytes,
+            "persister": chosen_persister(),
         }
         launcher = launcher_kind(
             coordinator.post, common, folder=Path(spec["run_folder"]), hash_seed=int(lineage[:7], 16)

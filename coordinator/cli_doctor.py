@@ -10,6 +10,7 @@ from typing import Any
 
 from rich.table import Table
 
+from cutline.participant.persist_client import persister_here
 from cutline.participant.tracking import chosen_tracking, tracking_here
 
 from .cli_app import AsJson, app, console, plainly
@@ -40,6 +41,14 @@ def doctor(as_json: AsJson = False) -> None:
         table.add_row("why not by the kernel", tracking["reason"])
     if tracking["chosen"] != "auto":
         table.add_row("CUTLINE_TRACKING", tracking["chosen"])
+    persister = doc["persister"]
+    written = {
+        "process": "by a process of their own, one on each machine",
+        "thread": "by a thread of each participant",
+    }[persister["way"]]
+    table.add_row("large images are written", written)
+    if persister["reason"]:
+        table.add_row("why not by a process", persister["reason"])
     table.add_row("machine", f"{doc['machine']}, {doc['cores']} cores")
     table.add_row("kernel", doc["kernel"])
     table.add_row("Python", doc["python"])
@@ -53,6 +62,7 @@ def _findings() -> dict[str, Any]:
     chosen = chosen_tracking(None)
     return {
         "tracking": {"way": "hash" if chosen == "hash" else here, "chosen": chosen, "reason": reason},
+        "persister": dict(zip(("way", "reason"), persister_here(), strict=True)),
         "machine": platform.machine(),
         "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
         "kernel": f"{platform.system()} {platform.release()}",

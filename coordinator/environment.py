@@ -5,6 +5,8 @@ CUTLINE_STORAGE    the storage folder or URL, whatever the program passes
 CUTLINE_INTERVAL   seconds between checkpoints, or ``off``: only those that are asked for
 CUTLINE_TRACKING   how changes in large arrays are found: ``auto``, ``kernel`` or ``hash``; see
                    `cutline.actor`
+CUTLINE_PERSISTER  what writes large images: ``process``, one on each machine, or ``thread``, each
+                   participant in its own
 CUTLINE_REPORT     a file; each system appends a line of JSON to it when it stops: how long it ran and
                    what its checkpoints cost
 =================  ==================================================================================
@@ -24,6 +26,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from cutline.errors import Misuse, StoreNotWritable
+from cutline.participant.persist_client import chosen_persister
 from cutline.participant.tracking import chosen_tracking, insist
 from cutline.storage import locate, store_home
 
@@ -59,9 +62,11 @@ def told_by_environment(
 
     Raises:
         Misuse: CUTLINE_INTERVAL is neither a number of seconds nor ``off``.
-        RefusedOption: CUTLINE_TRACKING names no way of tracking, or one that is not to be had here.
+        RefusedOption: CUTLINE_TRACKING names no way of tracking, or one that is not to be had here;
+            CUTLINE_PERSISTER names nothing that writes images.
     """
     insist(chosen_tracking(None, environment))
+    chosen_persister(environment)
     text = environment.get(INTERVAL, "")
     if text:
         interval = None if text == _OFF else _seconds(text)

@@ -16,6 +16,7 @@ from cutline.storage.extents import Extents
 
 from .kernel_pages import Runs
 from .memory import Bytes, address
+from .shared_memory import room
 
 __all__ = ("gather", "read_by_kernel")
 
@@ -30,7 +31,7 @@ def gather(memory: Bytes, runs: Runs) -> Extents:
     starts, stops = runs
     lengths = stops - starts
     total = int(lengths.sum())
-    copied: Bytes = np.empty(total, np.uint8)
+    copied = room(total)
     if len(starts) <= _FEW or not read_by_kernel(address(memory), starts, lengths, copied):
         with memory.data as source, copied.data as target:
             at = 0

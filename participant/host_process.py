@@ -31,7 +31,7 @@ from .flight import Flight
 from .messages import pack_error, unpack_arguments
 from .method_table import MethodTable
 from .parcelling import Parcelling
-from .persist import Persister
+from .persist_client import persister_for
 from .places import far_end, machine_id, network_address
 from .processes import process_started
 from .program import install_program
@@ -149,7 +149,7 @@ def build(spec: Mapping[str, Any], kind: type[Runner], node: str, host: str, pri
         greeting=lambda: runner.peers.greeting(),
         network=network_address(TLS, host) if host and far_end(known) else None,
     )
-    runner.attach(transport, Persister(blobs, runner.post, member.name))
+    runner.attach(transport, persister_for(spec, blobs, runner.post, private))
     runner.outbox.spill = Spill(folder / "spill", spec["spill_bytes"])
     sabotage(runner, spec["break_mode"])
     return runner

@@ -23,6 +23,7 @@ from .gather import read_by_kernel
 from .kernel_pages import PAGE, Runs
 from .memory import Bytes
 from .page_tracker import Span, runs_of
+from .shared_memory import room
 
 __all__ = ("PageLog", "Picked")
 
@@ -71,7 +72,7 @@ class PageLog:
         while done < len(pages):
             number, at = divmod(self._used, _ROWS)
             if number == len(self._chunks):
-                self._chunks.append(np.empty(_ROWS * PAGE, np.uint8))
+                self._chunks.append(room(_ROWS * PAGE))
             some = pages[done : done + _ROWS - at]
             target = self._chunks[number][at * PAGE : (at + len(some)) * PAGE]
             starts, stops = runs_of(some)
@@ -86,12 +87,13 @@ class PageLog:
     def warm(self) -> None:
         """Touches the memory that the next copies go to: the first touch of a page is dear."""
         if self._used // _ROWS == len(self._chunks):
-            self._chunks.append(np.empty(_ROWS * PAGE, np.uint8))
+            self._chunks.append(room(_ROWS * PAGE))
             self._chunks[-1][::PAGE] = 0
 
     def pick(self, span: Span, pages: Numbers, inside: Span) -> Picked:
         """The copies of these pages, all of them current, clipped to [start, stop) of `inside`."""
-        return Picked(tuple(self._chunks), self._spans[span].row[pages], span, pages, inside)
+        runs, skipped = _clipped(runs_of(pages), inside[0] - span[0], inside[1] - inside[0])
+        return Picked(tuple(self._chunks), self._spans[span].row[pages], runs, skipped)
 
     def tidy(self, living: Collection[Span]) -> None:
         """Forgets the copies of all other spans; everything, once half of the room is used or none lives."""
@@ -103,27 +105,29 @@ class PageLog:
 
 
 class Picked(Extents):
-    """Rows of a log, by the pages that they are copies of."""
+    """Rows of a log, by the pages that they are copies of. `runs`: (offsets, lengths) of the bytes in the
+    region; `skipped`: bytes of the first row that come before them."""
 
-    __slots__ = ("_chunks", "_rows", "_skipped")
+    __slots__ = ("chunks", "rows", "skipped")
 
-    def __init__(
-        self, chunks: Sequence[Bytes], rows: Numbers, span: Span, pages: Numbers, inside: Span
-    ) -> None:
-        runs = runs_of(pages)
-        (offsets, lengths), self._skipped = _clipped(runs, inside[0] - span[0], inside[1] - inside[0])
-        super().__init__(offsets, lengths, ())
-        self._chunks, self._rows = chunks, rows
+    def __init__(self, chunks: Sequence[Bytes], rows: Numbers, runs: Runs, skipped: int) -> None:
+        super().__init__(*runs, ())
+        self.chunks, self.rows, self.skipped = chunks, rows, skipped
+
+    @property
+    def needed(self) -> set[int]:
+        """Which of the chunks the rows lie in."""
+        return set(np.unique(self.rows // _ROWS).tolist())
 
     @property
     def parts(self) -> Sequence[memoryview]:
         """The bytes, put in order now."""
-        rows = self._rows
+        rows = self.rows
         joined: Bytes = np.empty((len(rows), PAGE), np.uint8)
-        for number, chunk in enumerate(self._chunks):
+        for number in self.needed:
             here = np.flatnonzero(rows // _ROWS == number)
-            joined[here] = chunk.reshape(_ROWS, PAGE)[rows[here] - number * _ROWS]
-        flat = joined.reshape(-1)[self._skipped : self._skipped + self.nbytes]
+            joined[here] = self.chunks[number].reshape(_ROWS, PAGE)[rows[here] - number * _ROWS]
+        flat = joined.reshape(-1)[self.skipped : self.skipped + self.nbytes]
         return [memoryview(flat.data)]
 
 

@@ -3,6 +3,9 @@
 The capture has copied all it needs, so the handler goes on; hashing, compression and writing release the
 GIL. Pickling never happens here: it would hold it. `drain` waits for what is under way: a rollback must
 not overtake an older capture's write.
+
+The thread is all there is for small images, and where there can be no process that writes the large ones
+(`cutline.participant.persist_client`).
 """
 
 from __future__ import annotations
@@ -80,7 +83,10 @@ class Persister:
             if isinstance(job, threading.Event):
                 job.set()
                 continue
-            self._post(write(self._blobs, job, self.most))
+            self._post(self._outcome(job))
+
+    def _outcome(self, job: PersistJob) -> Persisted:
+        return write(self._blobs, job, self.most)
 
 
 def write(blobs: BlobStore, job: PersistJob, most: int = MOST) -> Persisted:

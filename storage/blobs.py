@@ -33,6 +33,7 @@ __all__ = (
     "parts_of",
     "read_document",
     "record_key",
+    "renewed",
 )
 
 _PLAIN = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-")
@@ -168,6 +169,11 @@ def pack_key(system: str, lineage: str, epoch: int, checkpoint: int, member_name
     """A fresh key for the pack of one participant at one checkpoint."""
     folder = _folder(system, lineage, epoch, checkpoint)
     return f"{folder}/{encode_name(member_name)}-{int(birth)}-{os.urandom(8).hex()}.pack"
+
+
+def renewed(pack: str) -> str:
+    """The key of a pack with another nonce: for a second try where nobody knows what became of the first."""
+    return f"{pack.rpartition('-')[0]}-{os.urandom(8).hex()}.pack"
 
 
 def manifest_key(system: str, lineage: str, epoch: int, checkpoint: int) -> str:

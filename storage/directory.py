@@ -23,6 +23,7 @@ from cutline.errors import BlobExists, StorageError
 
 from .blobs import check_key
 from .disk import Disk, meaning
+from .shared_sync import SharedSync
 
 __all__ = ("DirectoryBlobs",)
 
@@ -40,6 +41,7 @@ class DirectoryBlobs:
         self.root = os.fspath(root)
         self._disk = disk or Disk()
         self._lock = threading.Lock()
+        self._shared = SharedSync()
         self._synced: set[tuple[tuple[str, ...], tuple[int, int]]] = set()
 
     def create(self, key: str, parts: Iterable[bytes | bytearray | memoryview]) -> int:
@@ -89,7 +91,7 @@ class DirectoryBlobs:
                 disk.close(fd)
             disk.publish(hidden, name, folder)
             left = name
-            disk.sync(folder)
+            self._sync_folder(folder)
         except BaseException:
             with contextlib.suppress(OSError):
                 disk.remove(left, folder)
@@ -197,13 +199,17 @@ class DirectoryBlobs:
                 with self._lock:
                     known = identity in self._synced
                 if made or not known:
-                    self._disk.sync(folder)
+                    self._sync_folder(folder)
                     with self._lock:
                         self._synced.add(identity)
             except BaseException:
                 self._disk.close(below)
                 raise
         return below
+
+    def _sync_folder(self, folder: int) -> None:
+        """Images of one checkpoint go to one folder, and those that are written at once share its sync."""
+        self._shared.sync(self._disk.identity(folder), lambda: self._disk.sync(folder))
 
     def list(self, prefix: str = "") -> Iterator[str]:
         return (key for key in self._keys(prefix) if not _is_hidden(key))

@@ -284,9 +284,13 @@ class PageTracker:
                     watched.found(runs, self._generation)
         except BaseException as error:
             if isinstance(error, OSError) and error.errno in _CANNOT:
-                # Other memory than was registered stands there, at least in part.
+                # Other memory than was registered stands there, at least in part. Who has some of these pages
+                # and others too has lost nothing of the others.
                 for watched in here:
-                    self._renew((watched.start, watched.stop))
+                    watched.found(_as_runs(start, stop), self._generation)
+                for watched in here:
+                    if start <= watched.start and watched.stop <= stop:
+                        self._renew((watched.start, watched.stop))
                 return
             # Too little memory, or a signal: what the kernel has said is lost, and it will not say it again.
             for watched in here:
@@ -294,10 +298,10 @@ class PageTracker:
             raise
 
     def _renew(self, span: Span) -> None:
-        """Protects it anew. Who shares a page with it may have lost a write, and takes all for written."""
+        """Protects it anew. Who shares pages with it may have lost writes to them: they count as written."""
         self._generation += 1
         for other in self._places.around(*span):
-            self._spans[other].all_written(self._generation)
+            self._spans[other].found(_as_runs(*span), self._generation)
         if eligible([span])[0]:
             try:
                 self._kernel.protect(*span)
@@ -353,6 +357,10 @@ class PageTracker:
 
 
 _NOTHING: Runs = (np.empty(0, np.int64), np.empty(0, np.int64))
+
+
+def _as_runs(start: int, stop: int) -> Runs:
+    return np.array([start]), np.array([stop])
 
 
 def _united(spans: Sequence[Span]) -> list[Span]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import mmap
 import os
@@ -176,6 +177,47 @@ def test_other_memory_at_the_same_place(tracker: PageTracker) -> None:
     again[5 * PAGE] = 1
     tracker.look(asker)
     assert sum((tracker.written(place, now)[1] - tracker.written(place, now)[0]).tolist()) == PAGE
+
+
+def _map_anew(start: int, stop: int) -> None:
+    """Other memory at these addresses."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.mmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t, *([ctypes.c_int] * 3), ctypes.c_long)
+    libc.mmap.restype = ctypes.c_void_p
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | 0x10  # MAP_FIXED
+    assert libc.mmap(start, stop - start, mmap.PROT_READ | mmap.PROT_WRITE, flags, -1, 0) == start
+
+
+@pytest.mark.parametrize("of_both", (False, True))
+def test_other_memory_beside_it_is_no_write(tracker: PageTracker, of_both: bool) -> None:
+    """A neighbour's memory, one page of which belongs to both, is replaced: the rest has not been written."""
+    with mmap.mmap(-1, 9 * PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as memory:
+        memory[:] = bytes(len(memory))
+        shown: Any = np.frombuffer(memory, np.uint8)
+        start = int(shown.ctypes.data)
+        left, right = (start, start + 4 * PAGE), (start + 3 * PAGE, start + 8 * PAGE)
+        one, other = Asker(), Asker()
+        tracker.watch(one, [left])
+        tracker.watch(other, [right])
+        since = tracker.look(one)
+        before = tracker.look(other)
+        _map_anew(right[0] + (0 if of_both else PAGE), right[1])
+        tracker.look(other)
+        # All of the one, and of the other what they share.
+        assert [each.tolist() for each in tracker.written(right, before)] == [[0], [5 * PAGE]]
+        assert [each.tolist() for each in tracker.written(left, since)] == [[3 * PAGE], [4 * PAGE]]
+        assert not tracker.written_inside(start, start + 3 * PAGE + 100, since)
+        assert tracker.written_inside(start, start + 4 * PAGE, since)
+        # Writes are noted as before, by both where both have the page.
+        since, before = tracker.look(one), tracker.look(other)
+        shown[3 * PAGE] = shown[6 * PAGE] = shown[PAGE] = 1
+        tracker.look(other)
+        tracker.look(one)
+        assert tracker.written(left, since)[0].tolist() == [PAGE, 3 * PAGE]
+        assert tracker.written(right, before)[0].tolist() == [0, 3 * PAGE]
+        tracker.watch(one, [])
+        tracker.watch(other, [])
+        del shown
 
 
 def test_memory_that_is_not_its_own_is_refused(tracker: PageTracker, tmp_path: Path) -> None:

@@ -126,6 +126,9 @@ class Loader:
         size = owner.dtype.itemsize
         if len(shape) == 1 and strides[0]:
             made = line[offset // size :: strides[0] // size][: shape[0]]
+        elif owner.dtype.kind == "T":
+            # Strings of variable length, which as_strided does not know.
+            made = np.ndarray(shape, owner.dtype, buffer=line, offset=offset, strides=strides)
         else:
             made = np.lib.stride_tricks.as_strided(line[offset // size :], shape, strides)
         if readonly:

@@ -310,6 +310,20 @@ def test_tensors_stay_shared_with_arrays() -> None:
             way({"made": alone * 2})
 
 
+@ways
+def test_views_of_strings_of_any_length(way: Way) -> None:
+    for order in ("C", "F"):
+        texts: Any = np.array(
+            [["a", "b" * 40, ""], ["c", "d", "e" * 300]], np.dtypes.StringDType(), order=order
+        )
+        views = [texts, texts.T, texts[::-1, 1:], texts[None], texts[1], texts[:, 0], texts[:0]]
+        restored = way(views)
+        assert [each.tolist() for each in restored] == [each.tolist() for each in views]
+        restored[1][2, 0] = "z" * 50
+        assert restored[0][0, 2] == restored[3][0, 0, 2] == restored[2][1, 1] == "z" * 50
+        assert texts[0, 2] == ""
+
+
 class Lent:
     """Memory that lives as long as this object, and is filled with something else when it goes."""
 

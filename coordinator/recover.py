@@ -121,7 +121,8 @@ class Recoverer:
         self.gathering = False
         if not missing and not out_of_step:
             c.notice("coordinator_back", pid=os.getpid())
-            c.tell((seat.link for seat in c.roster), "initiate", **c.view())
+            for seat in seats:
+                c.service.goes_on(seat)
             return
         self.recover("the coordinator and others were lost")
 

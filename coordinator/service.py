@@ -90,10 +90,14 @@ class Service:
                 c.parting.still_here()
             if seat.phase != "departed":
                 seat.phase = "running"
-            c.say(seat.link, "initiate", **c.view())
-            self._reconnected(seat)
+            self.goes_on(seat)
         else:
             c.recoverer.recover(f"{seat.member.name} is out of step")
+
+    def goes_on(self, seat: Seat) -> None:
+        """It stays as it is: it hears what there is now, and what it may not have heard with its old link."""
+        self.c.say(seat.link, "initiate", **self.c.view())
+        self._reconnected(seat)
 
     def _reconnected(self, seat: Seat) -> None:
         self.c.nursery.reconnected(seat)

@@ -197,6 +197,8 @@ def test_another_coordinator_knows_who_has_left(city: City, tmp_path: Path, stor
         after.hello(name, "running", after.c.epoch)
     assert after.c.flowing and after.c.roster.get("a") is None
     assert list(after.c.commit.departed) == [tuple(who)]
+    # What the other one said of it may have been lost with it.
+    assert told(after, "b", "left") == [(*who, 4)] and told(after, "driver", "left") == [(*who, 0)]
     after.lines["a"] = line = after.hello("a", "running", after.c.epoch)
     assert "stop" in line.kinds()
     after.hang_up("b")

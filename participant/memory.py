@@ -31,6 +31,16 @@ __all__ = (
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 
 
+_CTYPES = (ctypes.Array, ctypes.Structure, ctypes.Union)
+
+
+def _lender_of(shown: Any) -> Any:
+    """The buffer that a ctypes object was made over by `from_buffer`; None for any other."""
+    kept = shown._objects
+    lender = kept.get("ffffffff") if isinstance(kept, dict) and not shown._b_needsfree_ else None
+    return lender if type(lender) is memoryview else None
+
+
 def owner_of(array: Any) -> Any:
     """The object that owns what `array` shows: an array without a base, or a foreign buffer."""
     owner = array
@@ -42,6 +52,8 @@ def owner_of(array: Any) -> Any:
         elif type(owner).__name__ == "DummyArray" and type(owner).__module__.startswith("numpy."):
             # What as_strided puts between a view and its owner.
             below = owner.base
+        elif isinstance(owner, _CTYPES):
+            below = _lender_of(owner)
         else:
             return owner
         if below is None:

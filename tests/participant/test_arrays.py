@@ -311,6 +311,15 @@ def test_tensors_stay_shared_with_arrays() -> None:
 
 
 @ways
+def test_a_bytearray_shown_through_ctypes(way: Way) -> None:
+    owner = bytearray(5000)
+    shown: Any = (ctypes.c_ubyte * 4000).from_buffer(owner, 8)
+    restored = way({"owner": owner, "shown": np.frombuffer(shown, "u2", 900, 2)})
+    restored["owner"][10] = 7
+    assert restored["shown"][0] == 7 and owner[10] == 0
+
+
+@ways
 def test_views_of_strings_of_any_length(way: Way) -> None:
     for order in ("C", "F"):
         texts: Any = np.array(

@@ -39,21 +39,21 @@ class SharedSync:
                 mine, leads = _Round(), True
                 (self._next if running is not None else self._running)[what] = mine
         if leads:
-            if running is not None:
-                running.over.wait()
-            self._lead(what, mine, perform)
+            self._lead(what, mine, running, perform)
         else:
             mine.over.wait()
         if mine.error is not None:
             raise mine.error
 
-    def _lead(self, what: Hashable, mine: _Round, perform: Callable[[], None]) -> None:
-        with self._lock:
-            # From here on nobody joins.
-            if self._next.get(what) is mine:
-                del self._next[what]
-            self._running[what] = mine
+    def _lead(self, what: Hashable, mine: _Round, before: _Round | None, perform: Callable[[], None]) -> None:
         try:
+            if before is not None:
+                before.over.wait()
+            with self._lock:
+                # From here on nobody joins.
+                if self._next.get(what) is mine:
+                    del self._next[what]
+                self._running[what] = mine
             perform()
         except Exception as error:
             mine.error = error
@@ -63,6 +63,7 @@ class SharedSync:
             raise
         finally:
             with self._lock:
-                if self._running.get(what) is mine:
-                    del self._running[what]
+                for rounds in (self._next, self._running):
+                    if rounds.get(what) is mine:
+                        del rounds[what]
             mine.over.set()

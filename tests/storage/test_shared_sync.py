@@ -81,3 +81,24 @@ def test_a_failure_is_told_to_all_whom_the_sync_was_for_and_to_nobody_later() ->
             with pytest.raises(OSError, match="the disk is gone"):
                 call.result(20)
     shared.sync("folder", lambda: None)
+
+
+def test_who_is_interrupted_while_it_waits_for_its_turn_leaves_nobody_waiting() -> None:
+    shared, slow = SharedSync(), Slow()
+    with ThreadPoolExecutor(4) as pool:
+        first = pool.submit(shared.sync, "folder", slow)
+        until(lambda: slow.begun == 1, "the first sync")
+        before = shared._running["folder"]
+
+        def wait(timeout: float | None = None) -> bool:
+            raise KeyboardInterrupt
+
+        before.over.wait = wait  # type: ignore[method-assign]
+        with pytest.raises(KeyboardInterrupt):
+            shared.sync("folder", slow)
+        assert not shared._next
+        later = pool.submit(shared.sync, "other", lambda: None)
+        later.result(20)
+        slow.may_end.release()
+        first.result(20)
+    assert not shared._running and not shared._next

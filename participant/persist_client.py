@@ -13,6 +13,7 @@ listening socket is made by whoever starts it, so that all others can call befor
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import fcntl
 import logging
@@ -28,12 +29,14 @@ from typing import Any
 
 from cutline.errors import RefusedOption
 from cutline.storage.blobs import BlobStore, renewed
+from cutline.storage.codec import digest_of
 from cutline.storage.image import ImageRef
 from cutline.storage.layers import Link, Tables, remember
 
 from .persist import Persisted, Persister, PersistJob
 from .persist_wire import GREETING, HungUp, Packing, Silent, Spool, receive, send, size_of_job
 from .places import machine_id
+from .scratch import common_folder, leave_common
 from .shared_memory import Buffer, Buffers, buffers
 
 __all__ = (
@@ -310,12 +313,21 @@ class ProcessPersister(Persister):
 def persister_for(
     spec: Mapping[str, Any], blobs: BlobStore, post: Callable[[Persisted], None], folder: Path
 ) -> Persister:
-    """What writes the images of the participant of a launch document; `folder`: see `ProcessPersister`."""
+    """What writes the images of the participant of a launch document.
+
+    `folder`: the run's, private to this user; on machines where the run has none, another one is found.
+    """
     name = spec["member"][0]
-    # On another machine than the coordinator's participants have no folder in common.
-    apart = spec["machine"] != machine_id()
-    if apart or spec["persister"] == "thread" or persister_here()[0] == "thread":
+    if spec["persister"] == "thread" or persister_here()[0] == "thread":
         return Persister(blobs, post, name)
+    if spec["machine"] != machine_id():
+        # There the run has no folder, and each participant one of its own.
+        try:
+            folder = Path(common_folder(digest_of(f"{spec['system']}/{spec['run']}".encode())[:8].hex()))
+        except OSError as error:
+            _log.warning("participant %r writes its images itself: %s", name, error)
+            return Persister(blobs, post, name)
+        atexit.register(leave_common, str(folder))
     return ProcessPersister(blobs, post, name, folder, spec["store"])
 
 

@@ -29,6 +29,7 @@ from cutline.storage.layers import tables_of
 
 from .persist import write
 from .persist_wire import HungUp, receive, send, unpacked
+from .scratch import COMMON, hold, leave_common
 from .shared_memory import mapped
 
 __all__ = ("LINGER", "Server", "main")
@@ -231,12 +232,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.nice(_GOES_FIRST)
     os.set_inheritable(told.lock, False)
     os.set_inheritable(told.listener, False)
+    folder = os.path.dirname(told.path)
     with socket.socket(fileno=told.listener) as listener:
+        with contextlib.suppress(BlockingIOError):
+            # Nobody is to remove it as that of a process that was killed.
+            hold(folder)
         listener.setblocking(False)
         Server(listener, told.path).serve()
         # Whoever comes now finds nobody, and can start another one once the lock is free.
         with contextlib.suppress(FileNotFoundError):
             os.unlink(told.path)
+    if os.path.basename(folder).startswith(COMMON):
+        leave_common(folder)
     return 0
 
 

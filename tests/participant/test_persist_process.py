@@ -10,6 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -35,6 +36,7 @@ from cutline.participant.persist_client import (
 from cutline.participant.persist_wire import HungUp, receive, send
 from cutline.participant.places import machine_id
 from cutline.participant.processes import process_alive, process_started
+from cutline.participant.scratch import leave_common
 from cutline.participant.shared_memory import CHUNK, Buffer, buffers, room
 from cutline.storage import BlobStore, open_blobs, open_store, pack_key, read_image
 from cutline.storage.codec import digest_of
@@ -258,7 +260,7 @@ def test_an_image_that_cannot_be_written_is_an_outcome(place: Place) -> None:
 def test_a_killed_process_is_replaced_and_no_image_is_lost(place: Place, moment: str) -> None:
     persister = place.persister()
     ref = place.written(persister, job_of(1, {0: random_bytes(WORTH)}))
-    for number in range(2, 5):
+    for number in range(2, 4):
         contents = {0: random_bytes(4 << 20)}
         pid = persister.pid
         if moment == "before":
@@ -480,11 +482,37 @@ def test_what_the_environment_may_say() -> None:
         chosen_persister({"CUTLINE_PERSISTER": "fork"})
 
 
-def test_what_writes_the_images_of_a_participant(place: Place) -> None:
-    spec = {"member": ["p", 0], "machine": machine_id(), "persister": "process", "store": place.url}
-    kinds = []
-    for told in ({}, {"persister": "thread"}, {"machine": "another one"}):
-        persister = persister_for({**spec, **told}, place.blobs, place.outcomes.put, place.folder)
-        kinds.append(type(persister))
-        persister.close()
-    assert kinds == [ProcessPersister, Persister, Persister]
+def test_what_writes_the_images_of_a_participant(
+    place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    spec = {
+        "member": ["p", 0],
+        "machine": machine_id(),
+        "persister": "process",
+        "store": place.url,
+        "system": "s",
+        "run": "r",
+    }
+
+    def made(**told: str) -> Persister:
+        return persister_for({**spec, **told}, place.blobs, place.outcomes.put, place.folder)
+
+    one, thread, two, three = (
+        made(),
+        made(persister="thread"),
+        made(machine="another"),
+        made(machine="another"),
+    )
+    assert type(thread) is Persister
+    folders = [each._folder for each in (one, two, three) if isinstance(each, ProcessPersister)]
+    (common,) = tmp_path.iterdir()
+    assert folders == [place.folder, common, common]
+    for each in (one, thread, two, three):
+        each.close()
+    leave_common(str(common))
+    # Somebody else was there first.
+    common.mkdir(mode=0o755)
+    other = made(machine="another")
+    assert type(other) is Persister
+    other.close()

@@ -13,7 +13,16 @@ from pathlib import Path
 import pytest
 
 from cutline.participant.addresses import reserve
-from cutline.participant.scratch import LINK, RUN, hold, let_go, make_folder, sweep
+from cutline.participant.scratch import (
+    LINK,
+    RUN,
+    common_folder,
+    hold,
+    leave_common,
+    let_go,
+    make_folder,
+    sweep,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -121,3 +130,32 @@ def test_an_address_that_is_given_back_takes_its_folder_along(temporary: Path) -
     assert sweep() == []
     reservation.release()
     assert list(temporary.iterdir()) == []
+
+
+def test_processes_meet_in_a_folder_and_the_last_one_removes_it(temporary: Path, others: list[Other]) -> None:
+    folder = common_folder("name")
+    assert common_folder("name") == folder and Path(folder).stat().st_mode & 0o777 == 0o700
+    others += [Other("common_folder('name')", temporary), Other("common_folder('another')", temporary)]
+    assert others[0].said == folder and others[1].said != folder
+    leave_common(folder)
+    assert Path(folder).exists() and sweep() == []
+    assert common_folder("name") == folder
+    others[0].kill()
+    leave_common(folder)
+    assert not Path(folder).exists()
+    others[1].kill()
+    assert sweep() == [others[1].said]
+
+
+def test_a_folder_that_others_could_look_into_is_not_trusted(temporary: Path) -> None:
+    folder = Path(common_folder("name"))
+    leave_common(str(folder))
+    folder.mkdir(mode=0o755)
+    with pytest.raises(PermissionError, match="not this user's alone"):
+        common_folder("name")
+    folder.rmdir()
+    (temporary / "elsewhere").mkdir(mode=0o700)
+    folder.symlink_to(temporary / "elsewhere")
+    with pytest.raises(OSError):
+        common_folder("name")
+    assert list((temporary / "elsewhere").iterdir()) == []

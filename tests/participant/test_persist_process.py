@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import queue
 import random
 import signal
 import socket
@@ -12,8 +11,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +21,7 @@ import pytest
 from cutline.errors import RefusedOption
 from cutline.participant import persist_client
 from cutline.participant.page_log import Picked
-from cutline.participant.persist import Persisted, Persister, PersistJob
+from cutline.participant.persist import Persister
 from cutline.participant.persist_client import (
     LOCK,
     SOCKET,
@@ -35,69 +33,24 @@ from cutline.participant.persist_client import (
 )
 from cutline.participant.persist_wire import HungUp, receive, send
 from cutline.participant.places import machine_id
-from cutline.participant.processes import process_alive, process_started
 from cutline.participant.scratch import leave_common
-from cutline.participant.shared_memory import CHUNK, Buffer, buffers, room
-from cutline.storage import BlobStore, open_blobs, open_store, pack_key, read_image
-from cutline.storage.codec import digest_of
+from cutline.participant.shared_memory import CHUNK, Buffer, buffers
 from cutline.storage.extents import Extents
-from cutline.storage.image import ImageRef, Piece, Region
+from cutline.storage.image import Region
+from tests.participant.persisting import (
+    Place,
+    a_place,
+    captured,
+    check,
+    job_of,
+    lives,
+    random_bytes,
+    signalled,
+)
 from tests.system.living import until
 
 pytestmark = pytest.mark.skipif(persister_here({})[0] == "thread", reason=persister_here({})[1])
 PAGE = os.sysconf("SC_PAGE_SIZE")
-
-
-class Place:
-    """A store, a folder for the process, and those who are connected to it."""
-
-    def __init__(self, folder: Path) -> None:
-        self.url = str(folder / "store")
-        open_store(self.url, create=True).close()
-        self.blobs: BlobStore = open_blobs(self.url)
-        self.folder = folder / "run"
-        self.folder.mkdir(mode=0o700)
-        self.persisters: list[ProcessPersister] = []
-        self.outcomes: queue.SimpleQueue[Persisted] = queue.SimpleQueue()
-
-    def persister(self, name: str = "p") -> ProcessPersister:
-        made = ProcessPersister(self.blobs, self.outcomes.put, name, self.folder, self.url)
-        self.persisters.append(made)
-        return made
-
-    def written(self, persister: Persister, job: PersistJob) -> ImageRef:
-        """The image, once it is durable."""
-        persister.submit(job)
-        outcome = self.outcomes.get(timeout=60)
-        assert outcome.ref is not None, outcome.reason
-        assert (outcome.epoch, outcome.checkpoint) == (job.epoch, job.checkpoint)
-        return outcome.ref
-
-    def close_all(self) -> list[int]:
-        """Ends who is connected; the processes that they were connected to."""
-        pids = [each.pid for each in self.persisters]
-        for each in self.persisters:
-            each.close()
-        self.persisters.clear()
-        return pids
-
-    def unfinished(self) -> set[str]:
-        """What is being written, and what was when somebody was killed."""
-        return set(self.blobs.unfinished())
-
-
-@contextmanager
-def a_place(folder: Path) -> Iterator[Place]:
-    """At the end nobody is left."""
-    made = Place(folder)
-    pids = []
-    try:
-        yield made
-    finally:
-        pids = made.close_all()
-        # As when a system ends: who cannot be found any more does not stay for others.
-        (made.folder / SOCKET).unlink(missing_ok=True)
-        until(lambda: not any(_lives(pid) for pid in pids), "the end of the persister process")
 
 
 @pytest.fixture
@@ -120,66 +73,6 @@ def place(common: Place) -> Iterator[Place]:
     yield common
     common.close_all()
     assert common.outcomes.empty()
-
-
-def _signal(pid: int, number: signal.Signals) -> None:
-    """To the persister process; it may have ended. 0 would be all of this test's processes."""
-    assert pid > 0
-    with suppress(ProcessLookupError):
-        os.kill(pid, number)
-
-
-def _lives(pid: int) -> bool:
-    try:
-        return bool(pid) and process_alive(pid, process_started(pid))
-    except ProcessLookupError:
-        return False
-
-
-def job_of(
-    number: int,
-    contents: Mapping[int, np.ndarray[Any, Any]],
-    *,
-    parent: ImageRef | None = None,
-    regions: list[Region] | None = None,
-    state: bytes | None = b"a state",
-) -> PersistJob:
-    """An image of whole regions, or of those given."""
-    header = digest_of(b"a state")
-    return PersistJob(
-        3,
-        number,
-        pack_key("system", "line", 3, number, "p", 0),
-        {"participant": "p", "checkpoint": number},
-        {"calls": b"calls", "queued": [b"x" * 5000, memoryview(b"y" * 3000)], "none": b""},
-        [Piece("header", header, state), Piece("empty", digest_of(b""), b"")],
-        regions
-        or [
-            Region(key, each.nbytes, Extents.of([(0, each.data.cast("B"))])) for key, each in contents.items()
-        ],
-        parent,
-    )
-
-
-def check(place: Place, ref: ImageRef, contents: Mapping[int, np.ndarray[Any, Any]]) -> None:
-    """The image holds this."""
-    image = read_image(place.blobs, ref)
-    assert image.sections == {"calls": b"calls", "queued": b"x" * 5000 + b"y" * 3000, "none": b""}
-    assert image.pieces == [("header", b"a state"), ("empty", b"")]
-    assert {key: bytes(each) for key, each in image.regions.items()} == {
-        key: each.tobytes() for key, each in contents.items()
-    }
-
-
-def random_bytes(size: int) -> np.ndarray[Any, Any]:
-    return np.frombuffer(os.urandom(size), np.uint8)
-
-
-def captured(size: int) -> np.ndarray[Any, Any]:
-    """Random bytes where a capture would put them."""
-    memory = room(size)
-    memory[:] = random_bytes(size)
-    return memory
 
 
 def test_images_full_and_delta_of_bytes_that_are_shared_and_that_are_not(place: Place) -> None:
@@ -246,7 +139,7 @@ def test_an_image_that_cannot_be_written_is_an_outcome(place: Place) -> None:
     ref = place.written(persister, job_of(1, {0: random_bytes(WORTH)}))
     (Path(place.url) / "blobs" / ref.key).unlink()
     # Another persister process does not remember what it was.
-    _signal(persister.pid, signal.SIGKILL)
+    signalled(persister.pid, signal.SIGKILL)
     regions = [Region(0, WORTH + PAGE, Extents.of([(0, random_bytes(WORTH).data)]))]
     persister.submit(job_of(2, {}, parent=ref, regions=regions))
     outcome = place.outcomes.get(timeout=60)
@@ -264,16 +157,16 @@ def test_a_killed_process_is_replaced_and_no_image_is_lost(place: Place, moment:
         contents = {0: random_bytes(4 << 20)}
         pid = persister.pid
         if moment == "before":
-            _signal(pid, signal.SIGKILL)
+            signalled(pid, signal.SIGKILL)
         job = job_of(number, contents)
         persister.submit(job)
         folder = Path(place.url, "blobs", job.key).parent
         if moment == "while it writes":
             until(lambda: folder.exists() and any(folder.iterdir()), "a file")  # noqa: B023
-            _signal(pid, signal.SIGKILL)
+            signalled(pid, signal.SIGKILL)
         elif moment == "when it is done":
             until(lambda: list(folder.glob("*.pack")), "the pack")  # noqa: B023
-            _signal(pid, signal.SIGKILL)
+            signalled(pid, signal.SIGKILL)
         outcome = place.outcomes.get(timeout=60)
         assert outcome.ref is not None, outcome.reason
         ref = outcome.ref
@@ -291,14 +184,14 @@ def test_it_is_killed_again_and_again(place: Place) -> None:
         while not stop.wait(random.uniform(0.02, 0.4)):
             pid = persister.pid
             if pid:
-                _signal(pid, signal.SIGKILL)
+                signalled(pid, signal.SIGKILL)
 
     killer = threading.Thread(target=kill)
     killer.start()
     try:
         ref = None
         contents = {0: random_bytes(4 << 20), 1: random_bytes(5000)}
-        for number in range(1, 7):
+        for number in range(1, 5):
             part = captured(1 << 20)
             regions = None
             if ref is not None:
@@ -360,7 +253,7 @@ def test_a_process_that_stands_still_is_not_waited_for(
     assert persister._connection is not None
     persister._connection.socket.settimeout(1.0)
     pid = persister.pid
-    _signal(pid, signal.SIGSTOP)
+    signalled(pid, signal.SIGSTOP)
     try:
         contents = {0: random_bytes(WORTH)}
         persister.submit(job_of(2, contents))
@@ -370,7 +263,7 @@ def test_a_process_that_stands_still_is_not_waited_for(
         check(place, outcome.ref, contents)
         assert "silent" in caplog.text
     finally:
-        _signal(pid, signal.SIGKILL)
+        signalled(pid, signal.SIGKILL)
 
 
 def test_those_that_begin_at_once_have_one_process(fresh: Place) -> None:
@@ -392,7 +285,7 @@ def test_it_ends_soon_after_the_last_one_has_gone(fresh: Place) -> None:
     check(fresh, fresh.written(two, job_of(2, contents)), contents)
     assert two.pid == pid and one.pid == 0
     two.close()
-    until(lambda: not _lives(pid), "its end")
+    until(lambda: not lives(pid), "its end")
     assert not (fresh.folder / SOCKET).exists()
     three = fresh.persister("three")
     check(fresh, fresh.written(three, job_of(3, contents)), contents)
@@ -402,7 +295,7 @@ def test_it_ends_soon_after_the_last_one_has_gone(fresh: Place) -> None:
 _PARTICIPANT = """
 import sys, threading
 from pathlib import Path
-from tests.participant.test_persist_process import Place, job_of, random_bytes
+from tests.participant.persisting import Place, job_of, random_bytes
 place = Place.__new__(Place)
 import queue
 from cutline.storage import open_blobs

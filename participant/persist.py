@@ -10,6 +10,7 @@ The thread is all there is for small images, and where there can be no process t
 
 from __future__ import annotations
 
+import logging
 import queue
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -21,6 +22,8 @@ from cutline.storage.folding import MOST
 from cutline.storage.image import Content, ImageRef, Piece, Region, write_image
 
 __all__ = ("Persister", "PersistJob", "Persisted")
+
+_log = logging.getLogger("cutline")
 
 
 class PersistJob(NamedTuple):
@@ -83,7 +86,13 @@ class Persister:
             if isinstance(job, threading.Event):
                 job.set()
                 continue
-            self._post(self._outcome(job))
+            try:
+                outcome = self._outcome(job)
+            except Exception as error:
+                # Without this thread the checkpoint, and every rollback after it, would wait for ever.
+                _log.exception("an image could not be written, for a reason that nobody foresaw")
+                outcome = Persisted(job.epoch, job.checkpoint, None, f"{type(error).__name__}: {error}")
+            self._post(outcome)
 
     def _outcome(self, job: PersistJob) -> Persisted:
         return write(self._blobs, job, self.most)

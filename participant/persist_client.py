@@ -75,12 +75,17 @@ _APART = (
 )
 _log = logging.getLogger("cutline")
 _connections: weakref.WeakSet[socket.socket] = weakref.WeakSet()
+# The lock of a process that is being started.
+_locks: set[int] = set()
 
 
 def _after_fork_in_child() -> None:
-    """Else a participant that is gone would look alive for as long as a child of its lives."""
+    """Else a participant that is gone would look alive for as long as a child of its lives, and a process
+    that is gone as if it listened still."""
     for connection in list(_connections):
         connection.close()
+    while _locks:
+        os.close(_locks.pop())
 
 
 os.register_at_fork(after_in_child=_after_fork_in_child)
@@ -127,7 +132,13 @@ class _Connection:
         except BaseException:
             connection.close()
             raise
-        _connections.add(connection)
+
+    def let_go(self, living: set[int]) -> None:
+        """Tells which buffers are given up, so that their memory is free."""
+        gone = self.known - living
+        if gone:
+            send(self.socket, {"new": [], "gone": list(gone)})
+            self.known -= gone
 
     def write(self, doc: dict[str, Any], used: Mapping[int, Buffer], living: set[int]) -> dict[str, Any]:
         """Sends an image; what became of it."""
@@ -160,6 +171,8 @@ class ProcessPersister(Persister):
         self._connection: _Connection | None = None
         self._rest_until = 0.0
         self._closing = False
+        # As it was when this participant opened the store: handlers may set other credentials for theirs.
+        self._environment = dict(os.environ)
         super().__init__(blobs, post, name)
 
     @property
@@ -176,18 +189,36 @@ class ProcessPersister(Persister):
 
     def _outcome(self, job: PersistJob) -> Persisted:
         if size_of_job(job) < WORTH or time.monotonic() < self._rest_until:
+            self._let_go()
             return super()._outcome(job)
         try:
             return self._sent(job)
         except _Unavailable as error:
-            _log.warning("participant %r writes its images itself for %.0f s: %s", self._name, _REST, error)
-            self._rest_until = time.monotonic() + _REST
+            self._leave_alone(str(error))
         except _TooMuch as error:
             _log.debug("participant %r writes an image itself: %s", self._name, error)
+        except Exception as error:
+            # Such as too little memory. What was to be read of the connection must not answer the next image.
+            self._hang_up()
+            self._leave_alone(f"the image could not be sent: {error!r}")
         finally:
             # What was missed in this capture lies ready in the next one.
             self._shared.prepare()
         return super()._outcome(job._replace(key=renewed(job.key)))
+
+    def _let_go(self) -> None:
+        """Of what lies idle. A small image needs none of it, and there may be no other ones to come."""
+        self._shared.prepare(worth=False)
+        if self._connection is None:
+            return
+        try:
+            self._connection.let_go(self._shared.numbers() | ({self._spool.number} if self._spool else set()))
+        except HungUp:
+            self._hang_up()
+
+    def _leave_alone(self, why: str) -> None:
+        _log.warning("participant %r writes its images itself for %.0f s: %s", self._name, _REST, why)
+        self._rest_until = time.monotonic() + _REST
 
     def _sent(self, job: PersistJob) -> Persisted:
         spool = Spool(self._spooled)
@@ -214,14 +245,17 @@ class ProcessPersister(Persister):
                 _log.debug("participant %r: the persister process is gone: %s", self._name, error)
                 self._hang_up()
                 continue
-            return self._persisted(job, answer)
+            return self._persisted(job, doc["key"], answer)
         raise _Unavailable(f"the persister process was lost {_TRIES} times with the same image")
 
     @staticmethod
-    def _persisted(job: PersistJob, answer: Mapping[str, Any]) -> Persisted:
+    def _persisted(job: PersistJob, key: str, answer: Mapping[str, Any]) -> Persisted:
+        """Raises LookupError, TypeError, ValueError: that is no answer to this image."""
         if answer["ref"] is None:
             return Persisted(job.epoch, job.checkpoint, None, answer["reason"], answer["damaged"])
         ref = ImageRef.from_doc(answer["ref"])
+        if ref.key != key:
+            raise ValueError(f"{ref.key} was written, and {key} was asked for")
         if answer["tables"] is not None:
             # The next image may be a small one, which is written here.
             pieces, regions, links = answer["tables"]
@@ -264,6 +298,7 @@ class ProcessPersister(Persister):
         deadline, started = time.monotonic() + _START, 0
         while time.monotonic() < deadline:
             connection = socket.socket(socket.AF_UNIX)
+            _connections.add(connection)
             try:
                 connection.connect(str(self._folder / SOCKET))
                 return connection
@@ -286,28 +321,32 @@ class ProcessPersister(Persister):
             lock = os.open(self._folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
             raise _Unavailable(f"{self._folder / LOCK}: {error.strerror}") from error
+        _locks.add(lock)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self._launch(lock, str(self._folder / SOCKET))
         except BlockingIOError:
-            os.close(lock)
             return False
         except OSError as error:
-            os.close(lock)
             raise _Unavailable(f"{self._folder / LOCK} cannot be locked: {error.strerror}") from error
-        path = str(self._folder / SOCKET)
+        finally:
+            _locks.discard(lock)
+            os.close(lock)
+        return True
+
+    def _launch(self, lock: int, path: str) -> None:
+        """Returns when the process is on its own. Raises _Unavailable."""
         try:
             with contextlib.suppress(FileNotFoundError):
                 # Of one that was killed.
                 os.unlink(path)
             with socket.socket(socket.AF_UNIX) as listener:
+                _connections.add(listener)
                 listener.bind(path)
                 listener.listen(128)
-                _launch(lock, listener.fileno(), path)
+                _run_apart(lock, listener.fileno(), path, self._environment)
         except (OSError, subprocess.SubprocessError) as error:
             raise _Unavailable(f"the persister process cannot be started: {error}") from error
-        finally:
-            os.close(lock)
-        return True
 
 
 def persister_for(
@@ -335,10 +374,10 @@ class _TooMuch(Exception):
     """More would have to be moved than it is worth."""
 
 
-def _launch(lock: int, listener: int, path: str) -> None:
+def _run_apart(lock: int, listener: int, path: str, environment: Mapping[str, str]) -> None:
     """Starts the process; returns when it is on its own. Raises OSError."""
     home = str(Path(sys.modules["cutline"].__file__ or "").parent.parent)
-    known = os.environ.get("PYTHONPATH")
+    known = environment.get("PYTHONPATH")
     subprocess.run(
         (sys.executable, "-c", _APART, str(lock), str(listener), path),
         stdin=subprocess.DEVNULL,
@@ -346,7 +385,7 @@ def _launch(lock: int, listener: int, path: str) -> None:
         check=False,
         timeout=_START,
         env={
-            **os.environ,
+            **environment,
             "PYTHONPATH": f"{known}{os.pathsep}{home}" if known else home,
             # It multiplies no matrices.
             "OPENBLAS_NUM_THREADS": "1",

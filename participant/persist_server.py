@@ -157,9 +157,15 @@ class _Client(threading.Thread):
 
     def look(self) -> None:
         """Notices that the participant has gone while its image is being written."""
+        if not self.busy:
+            return
         poll = select.poll()
-        poll.register(self.connection, _HUNG_UP)
-        if self.busy and poll.poll(0):
+        try:
+            poll.register(self.connection, _HUNG_UP)
+        except ValueError:
+            # Its thread has just closed it.
+            return
+        if poll.poll(0):
             self.gone.set()
 
 
@@ -213,12 +219,19 @@ class Server:
         try:
             connection, _ = self._listener.accept()
         except OSError:
-            # It hung up at once.
+            # It hung up at once, or there are too many open files: then it would call again and again.
+            time.sleep(_LOOK)
             return
         client = _Client(self, connection)
         with self._lock:
             self._clients.add(client)
-        client.start()
+        try:
+            client.start()
+        except RuntimeError as error:
+            # No more threads. The participant writes its images itself, and the others have theirs written.
+            _log.warning("the persister process turns a participant away: %s", error)
+            self.left(client)
+            connection.close()
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

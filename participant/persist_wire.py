@@ -6,7 +6,8 @@ length of 0 says "still at it". Bytes of an image are named by where they lie in
 *spool*, by the thread that sends, which lets the handler run meanwhile.
 
     -> {"greeting": 1, "store": URL}                     once
-    -> {"new": [[number, size], ...], "gone": [number, ...], "job": see `Packing.job`}
+    -> {"new": [[number, size], ...], "gone": [number, ...], "job": see `Packing.job`}; without a job there
+       is no answer
     <- {"pid": ...}                                      to the greeting
     <- {"ref": ..., "reason": ..., "damaged": ..., "tables": ...}
 """

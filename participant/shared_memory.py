@@ -23,7 +23,7 @@ import os
 import threading
 import weakref
 from collections import deque
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -131,36 +131,37 @@ class Buffers:
         if size > LARGEST or not size:
             return np.empty(size, np.uint8)
         if size > CHUNK // 2:
-            whole = self._take(size)
+            whole = self._take(size, size)
             return np.empty(size, np.uint8) if whole is None else whole[:size]
         # Parts begin where a line of the processor's cache does.
         chunk = self._chunk
         if len(chunk) < size:
-            taken = self._take(CHUNK)
+            taken = self._take(CHUNK, size)
             if taken is None:
                 return np.empty(size, np.uint8)
             chunk = taken
         self._chunk = chunk[-(-size // 64) * 64 :]
         return chunk[:size]
 
-    def _take(self, size: int) -> Bytes | None:
-        wanted = CHUNK
-        while wanted < size:
-            wanted *= 2
-        ready = self._ready[wanted]
+    def _take(self, least: int, size: int) -> Bytes | None:
+        ready = self._ready[_whole(least)]
         try:
             buffer = ready.popleft()
         except IndexError:
-            self._missed.append(wanted)
+            self._missed.append(size)
             return None
         return buffer.memory(lambda _reference: ready.append(buffer))
 
     # -- any other thread ------------------------------------------------------------------------------
 
-    def prepare(self) -> None:
-        """Gets ready what was missed, and gives up what has not been needed for a while."""
+    def prepare(self, *, worth: bool = True) -> None:
+        """Gets ready what was missed, and gives up what has not been needed for a while.
+
+        `worth`: whether what was captured last would have gone to another process; else nothing was missed.
+        """
         with self._lock:
-            wanted = [self._missed.popleft() for _ in range(len(self._missed))]
+            missed = [self._missed.popleft() for _ in range(len(self._missed))]
+            wanted = _buffers_for(missed) if worth else []
             for size in wanted:
                 if not self._make(size, keep=wanted):
                     break
@@ -228,6 +229,28 @@ class Buffers:
         """Those that there are."""
         with self._lock:
             return set(self._all)
+
+
+def _whole(size: int) -> int:
+    """The size of the buffer for one copy of that many bytes."""
+    wanted = CHUNK
+    while wanted < size:
+        wanted *= 2
+    return wanted
+
+
+def _buffers_for(sizes: Sequence[int]) -> list[int]:
+    """The sizes of the buffers that would have had room for copies of these sizes, one after the other."""
+    wanted, left = [], 0
+    for size in sizes:
+        if size > CHUNK // 2:
+            wanted.append(_whole(size))
+            continue
+        if left < size:
+            wanted.append(CHUNK)
+            left = CHUNK
+        left -= -(-size // 64) * 64
+    return wanted
 
 
 def mapped(descriptor: int, size: int) -> memoryview:

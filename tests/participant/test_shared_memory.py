@@ -38,6 +38,39 @@ def test_small_copies_share_a_buffer() -> None:
     assert None not in places and len({place.number for place in places if place is not None}) == 1
 
 
+def test_no_more_lies_ready_than_would_have_been_needed() -> None:
+    sizes = [300_000] * 50 + [CHUNK // 2] * 3 + [CHUNK // 2 + 1, 3 * CHUNK]
+    pool = Buffers()
+    for size in sizes:
+        pool.room(size)
+    pool.prepare()
+    # 13 to a buffer, but for the halves; one more; one of its own; one of 16 MiB.
+    assert pool.size == (4 + 2 + 1 + 1 + 4) * CHUNK
+    parts = [pool.room(size) for size in sizes]
+    assert None not in [pool.place(part.data) for part in parts]
+    # Nothing was missed this time.
+    before = pool.size
+    pool.prepare()
+    assert pool.size == before
+
+
+def test_what_goes_to_nobody_else_misses_nothing_and_lets_go_of_what_lies_idle() -> None:
+    pool = Buffers()
+    for _ in range(1000):
+        pool.room(4096)
+        pool.prepare(worth=False)
+    assert pool.size == 0
+    pool.prepare()
+    assert pool.size == 0
+    for _ in range(3):
+        pool.room(CHUNK)
+    pool.prepare()
+    assert pool.size == 4 * CHUNK
+    for _ in range(20):
+        pool.prepare(worth=False)
+    assert pool.size == CHUNK
+
+
 def test_a_buffer_comes_back_when_nobody_refers_to_any_part_of_it() -> None:
     pool = Buffers(CHUNK)
     pool.room(CHUNK)

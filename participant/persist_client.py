@@ -64,11 +64,16 @@ _SPOOL_MIN = 1 << 20
 _SPOOL_KEPT = 8 << 20
 SOCKET, LOCK = "persist.sock", "persist.lock"
 _START = 10.0
+# Where the participant finds modules, in the environment of the process. The program may have added places,
+# or gone to another folder, and what is not Cutline's must be found too.
+_PATH = "CUTLINE_PERSISTER_PATH"
 # The process is nobody's child: who kills a participant's children, or waits for them, must not meet it.
 _APART = (
     "import os, sys\n"
     "if os.fork(): os._exit(0)\n"
     "if sys.path[:1] == ['']: del sys.path[0]\n"
+    f"known = os.environ.pop({_PATH!r}).split(os.pathsep)\n"
+    "sys.path += [entry for entry in known if entry not in sys.path]\n"
     "os.setsid()\n"
     "from cutline.participant.persist_server import main\n"
     "sys.exit(main(sys.argv[1:]))\n"
@@ -172,7 +177,8 @@ class ProcessPersister(Persister):
         self._rest_until = 0.0
         self._closing = False
         # As it was when this participant opened the store: handlers may set other credentials for theirs.
-        self._environment = dict(os.environ)
+        path = os.pathsep.join(os.path.abspath(entry) for entry in sys.path if entry)
+        self._environment = {**os.environ, _PATH: path}
         super().__init__(blobs, post, name)
 
     @property

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import socket
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -105,6 +106,22 @@ def test_it_has_the_environment_in_which_the_store_was_opened(
     fresh.written(persister, job_of(1, {0: random_bytes(WORTH)}))
     told = Path(f"/proc/{persister.pid}/environ").read_bytes().split(b"\0")
     assert b"CUTLINE_TEST_SECRET=of the store" in told
+
+
+def test_it_finds_modules_where_its_participant_does(
+    fresh: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # It knows no site-packages of its own.
+    bare = tmp_path / "python"
+    bare.write_text(f'#!/bin/sh\nexec {sys.executable} -S "$@"\n')
+    bare.chmod(0o700)
+    monkeypatch.setattr(sys, "executable", str(bare))
+    monkeypatch.setattr(sys, "path", [os.path.relpath(entry) for entry in sys.path if entry])
+    persister = fresh.persister()
+    monkeypatch.chdir("/")
+    contents = {0: random_bytes(WORTH)}
+    check(fresh, fresh.written(persister, job_of(1, contents)), contents)
+    assert persister.pid
 
 
 def _no_memory(*_: Any, **__: Any) -> Any:

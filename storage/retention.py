@@ -26,9 +26,9 @@ class Policy:
     """What is kept of each lineage, labelled ones apart; each rule adds to the others.
 
     ``keep``: the newest so many, whatever their age. ``keep_for``: all that are at most so many seconds old.
-    ``thin``: pairs (every, up to): of those up to that age one for each period, the oldest in it. Periods
-    are counted from 1970, so that the same ones stay as time goes on. A checkpoint that was decided later
-    than now, by a clock that was set back since, counts as new.
+    ``thin``: pairs (every, up to): of each period that began at most so long ago the oldest one. Periods are
+    counted from 1970, so that the same ones stay as time goes on. A checkpoint that was decided later than
+    now, by a clock that was set back since, counts as new.
     """
 
     keep: int = 10
@@ -48,10 +48,11 @@ class Policy:
             yield from (row for row, age in zip(cuts, ages, strict=True) if age <= self.keep_for)
         for every, upto in self.thin:
             seen: set[int] = set()
-            for row, age in zip(cuts, ages, strict=True):
-                # Of all cuts, and not of those up to the age: who is first in a period does not change.
+            for row in cuts:
+                # By the age of the period, not of the cut: else the oldest went first, and one that another
+                # rule has kept until then would be the oldest.
                 period = int((row.decided_at or 0.0) // every)
-                if period not in seen and age <= upto:
+                if period not in seen and now - period * every <= upto:
                     yield row
                 seen.add(period)
 

@@ -92,6 +92,18 @@ def test_collecting_often_keeps_what_collecting_once_does(
     assert set(left(cuts, policy, now)) <= set(left(cuts, more, now))
 
 
+@pytest.mark.parametrize(
+    ("gaps", "policy"),
+    [([0, 2, 0], Policy(1, thin=((3, 1),))), ([0, 1, 4, 0], Policy(2, thin=((2, 4),)))],
+)
+def test_one_that_stayed_for_another_reason_is_not_the_oldest_of_its_period(
+    gaps: list[int], policy: Policy
+) -> None:
+    test_collecting_often_keeps_what_collecting_once_does.hypothesis.inner_test(  # type: ignore[attr-defined]
+        gaps, set(), policy
+    )
+
+
 def test_a_plan_is_what_a_sweep_does(tmp_path: Path) -> None:
     with open_store(tmp_path, create=True) as store:
         scene = Scene.new(store)

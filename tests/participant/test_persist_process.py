@@ -11,7 +11,6 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +38,6 @@ from cutline.storage.extents import Extents
 from cutline.storage.image import Region
 from tests.participant.persisting import (
     Place,
-    a_place,
     captured,
     check,
     job_of,
@@ -51,28 +49,6 @@ from tests.system.living import until
 
 pytestmark = pytest.mark.skipif(persister_here({})[0] == "thread", reason=persister_here({})[1])
 PAGE = os.sysconf("SC_PAGE_SIZE")
-
-
-@pytest.fixture
-def fresh(tmp_path: Path) -> Iterator[Place]:
-    """A place where there has never been a process."""
-    with a_place(tmp_path) as made:
-        yield made
-
-
-@pytest.fixture(scope="module")
-def common(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
-    """A place of all tests."""
-    with a_place(tmp_path_factory.mktemp("common")) as made:
-        yield made
-
-
-@pytest.fixture
-def place(common: Place) -> Iterator[Place]:
-    """The same place, and as a rule the same process: it stays for a moment when a test has ended."""
-    yield common
-    common.close_all()
-    assert common.outcomes.empty()
 
 
 def test_images_full_and_delta_of_bytes_that_are_shared_and_that_are_not(place: Place) -> None:

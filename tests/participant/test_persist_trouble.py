@@ -6,7 +6,6 @@ import logging
 import os
 import socket
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,6 @@ from cutline.participant.persist_server import Server, _Client
 from cutline.participant.shared_memory import CHUNK, buffers
 from tests.participant.persisting import (
     Place,
-    a_place,
     captured,
     check,
     job_of,
@@ -33,28 +31,6 @@ from tests.participant.persisting import (
 from tests.system.living import until
 
 pytestmark = pytest.mark.skipif(persister_here({})[0] == "thread", reason=persister_here({})[1])
-
-
-@pytest.fixture
-def fresh(tmp_path: Path) -> Iterator[Place]:
-    """A place where there has never been a process."""
-    with a_place(tmp_path) as made:
-        yield made
-
-
-@pytest.fixture(scope="module")
-def common(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
-    """A place of all tests."""
-    with a_place(tmp_path_factory.mktemp("common")) as made:
-        yield made
-
-
-@pytest.fixture
-def place(common: Place) -> Iterator[Place]:
-    """The same place, and as a rule the same process: it stays for a moment when a test has ended."""
-    yield common
-    common.close_all()
-    assert common.outcomes.empty()
 
 
 @pytest.mark.parametrize("moment", ["it starts the process", "it calls it"])

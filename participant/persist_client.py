@@ -55,8 +55,9 @@ _VARIABLE = "CUTLINE_PERSISTER"
 WORTH = 128 * 1024
 # Bytes that are moved to shared memory at most; an image with more of them is written here.
 MOST_MOVED = 32 << 20
-# Seconds without a sign of life of a process that writes; those until it must have answered first.
-SILENCE = 20.0
+# Seconds without a sign of life, of which there is one a second, of a process that writes: a rollback may
+# have to wait for them. Those until one that was just started must have answered.
+SILENCE, ANSWERS = 6.0, 20.0
 _TRIES = 3
 # Seconds for which it is left alone after it could not be had.
 _REST = 30.0
@@ -128,12 +129,13 @@ class _Connection:
         self.socket = connection
         self.known: set[int] = set()
         try:
-            connection.settimeout(SILENCE)
+            connection.settimeout(ANSWERS)
             send(connection, {"greeting": GREETING, "store": store})
             answer = receive(connection) or {}
             if "refused" in answer:
                 raise _Unavailable(answer["refused"])
             self.pid = int(answer["pid"])
+            connection.settimeout(SILENCE)
         except BaseException:
             connection.close()
             raise

@@ -267,6 +267,8 @@ def _run(town: Town, faults: bool, phase: float) -> None:
     town.program.stopped = True
     town.network.manners = CALM
     town.media.trouble = town.media.catalog_trouble = 0.0
+    # A disk that goes on being slow can let any number of checkpoints time out.
+    town.slow_writes = 0.0
     town.dooms.clear()
     rest(town)
     account(town)

@@ -128,19 +128,20 @@ class Cutter:
         """The next bytes of the stream."""
         # What is not bytes (a bytearray of the state) is copied before anybody can change it.
         whole: bytes = chunk if type(chunk) is bytes else bytes(chunk)
-        if len(whole) <= _AT_ONCE and len(whole) <= 2 * self._size:
-            self._add(whole, whole)
+        if len(whole) <= 2 * self._size:
+            self._add(whole)
             return
-        view, step = memoryview(whole), self._size if len(whole) > 2 * self._size else len(whole)
-        for start in range(0, len(whole), step):
-            self._add(view[start : start + step], whole)
+        view = memoryview(whole)
+        for start in range(0, len(whole), self._size):
+            self._add(view[start : start + self._size])
 
-    def _add(self, some: bytes | memoryview, whole: bytes) -> None:
+    def _add(self, some: bytes | memoryview) -> None:
         if self._length >= self._size:
             self._end()
+        view = memoryview(some)
         for start in range(0, len(some), _AT_ONCE):
-            self._hash.update(some[start : start + _AT_ONCE] if len(some) > _AT_ONCE else some)
-        self._chunks.append(whole if len(some) == len(whole) else some)
+            self._hash.update(view[start : start + _AT_ONCE])
+        self._chunks.append(some)
         self._length += len(some)
 
     def _end(self) -> None:

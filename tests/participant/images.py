@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,17 @@ from cutline.storage.blobs import pack_key
 from cutline.storage.image import ImageRef, read_image, write_image
 from cutline.storage.memory import MemoryBlobs
 
-__all__ = ("WAYS", "Images", "Packs", "graph_of", "needs_kernel", "through_image", "through_message")
+__all__ = (
+    "WAYS",
+    "Images",
+    "Packs",
+    "Way",
+    "graph_of",
+    "needs_kernel",
+    "through_image",
+    "through_message",
+    "ways",
+)
 
 # How changes in regions can be found on this machine.
 WAYS = ("kernel", "hash") if tracking_here()[0] == "kernel" else ("hash",)
@@ -131,3 +142,14 @@ def through_image(value: Any, region_min: int = 1024) -> Any:
 def through_message(value: Any) -> Any:
     """`value` after a message."""
     return loads(dumps(value, participant="p", where="argument"), participant="p")
+
+
+Way = Callable[[Any], Any]
+ways = pytest.mark.parametrize(
+    "way",
+    [
+        pytest.param(lambda value: through_image(value, 1), id="regions"),
+        pytest.param(lambda value: through_image(value, 1 << 20), id="stream"),
+        pytest.param(through_message, id="message"),
+    ],
+)

@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
 from cutline.participant.persist import Persisted, Persister, PersistJob
-from cutline.participant.persist_client import SOCKET, ProcessPersister
+from cutline.participant.persist_client import SOCKET, ProcessPersister, persister_here
 from cutline.participant.processes import process_alive, process_started
 from cutline.participant.shared_memory import room
 from cutline.storage import BlobStore, open_blobs, open_store, pack_key, read_image
@@ -22,7 +23,20 @@ from cutline.storage.extents import Extents
 from cutline.storage.image import ImageRef, Piece, Region
 from tests.system.living import until
 
-__all__ = ("Place", "a_place", "captured", "check", "job_of", "lives", "random_bytes", "signalled")
+__all__ = (
+    "Place",
+    "a_place",
+    "captured",
+    "check",
+    "job_of",
+    "lives",
+    "needs_process",
+    "random_bytes",
+    "signalled",
+)
+
+
+needs_process = pytest.mark.skipif(persister_here({})[0] == "thread", reason=persister_here({})[1])
 
 
 class Place:

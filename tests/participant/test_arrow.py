@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -12,17 +11,7 @@ pa: Any = pytest.importorskip("pyarrow", reason="pyarrow is not installed")
 
 from cutline.participant.capture import Capturer  # noqa: E402
 from cutline.participant.kernel_pages import PAGE  # noqa: E402
-from tests.participant.images import WAYS, Images, through_image, through_message  # noqa: E402
-
-Way = Callable[[Any], Any]
-ways = pytest.mark.parametrize(
-    "way",
-    [
-        pytest.param(lambda value: through_image(value, 1), id="regions"),
-        pytest.param(lambda value: through_image(value, 1 << 20), id="stream"),
-        pytest.param(through_message, id="message"),
-    ],
-)
+from tests.participant.images import WAYS, Images, Way, ways  # noqa: E402
 
 
 class Agent:

@@ -42,12 +42,13 @@ from tests.participant.persisting import (
     check,
     job_of,
     lives,
+    needs_process,
     random_bytes,
     signalled,
 )
 from tests.system.living import until
 
-pytestmark = pytest.mark.skipif(persister_here({})[0] == "thread", reason=persister_here({})[1])
+pytestmark = needs_process
 PAGE = os.sysconf("SC_PAGE_SIZE")
 
 

@@ -16,7 +16,6 @@ from cutline.participant.persist import Persister
 from cutline.participant.persist_client import (
     SOCKET,
     WORTH,
-    persister_here,
 )
 from cutline.participant.persist_server import Server, _Client
 from cutline.participant.shared_memory import CHUNK, buffers
@@ -26,11 +25,12 @@ from tests.participant.persisting import (
     check,
     job_of,
     lives,
+    needs_process,
     random_bytes,
 )
 from tests.system.living import until
 
-pytestmark = pytest.mark.skipif(persister_here({})[0] == "thread", reason=persister_here({})[1])
+pytestmark = needs_process
 
 
 @pytest.mark.parametrize("moment", ["it starts the process", "it calls it"])

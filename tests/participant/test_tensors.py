@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -13,20 +12,11 @@ torch: Any = pytest.importorskip("torch", reason="torch is not installed")
 from cutline.errors import CannotCapture  # noqa: E402
 from cutline.participant.capture import Captured, Capturer  # noqa: E402
 from cutline.participant.kernel_pages import PAGE  # noqa: E402
-from tests.participant.images import WAYS, Images, through_image, through_message  # noqa: E402
+from tests.participant.images import WAYS, Images, Way, ways  # noqa: E402
 
 # Of torch's own ways to pickle, and of what is deprecated or new in it.
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 
-Way = Callable[[Any], Any]
-ways = pytest.mark.parametrize(
-    "way",
-    [
-        pytest.param(lambda value: through_image(value, 1), id="regions"),
-        pytest.param(lambda value: through_image(value, 1 << 20), id="stream"),
-        pytest.param(through_message, id="message"),
-    ],
-)
 KINDS = (
     *("float32", "float64", "float16", "bfloat16", "float8_e4m3fn", "complex64"),
     *("int8", "uint8", "int16", "uint16", "int32", "int64", "bool"),

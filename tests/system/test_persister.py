@@ -8,14 +8,13 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import suppress
 from pathlib import Path
 
-import pytest
-
 import cutline
-from cutline.participant.persist_client import SOCKET, persister_here
+from cutline.participant.persist_client import SOCKET
+from tests.participant.persisting import needs_process
 from tests.system.actors import Bulky
 from tests.system.living import again, kill, left_over, marked, until
 
-pytestmark = pytest.mark.skipif(persister_here({})[0] == "thread", reason=persister_here({})[1])
+pytestmark = needs_process
 
 
 def _persisters(mark: str) -> list[int]:

@@ -35,6 +35,8 @@ Span = tuple[int, int]
 _CANNOT = (errno.EPERM, errno.EINVAL, errno.ENOMEM, errno.EBUSY, errno.ENOENT, errno.EFAULT)
 # At the limit of mappings the next one who pays would be the user's own allocation.
 MAPPINGS_PER_SPAN = 8
+# Of so many scans in a row that found so few pages each it is known at once what they found.
+_SCANS, _FEW = 64, 1024
 # Counting them means reading all of them.
 _COUNTED_EVERY = 256
 _MAX_MAP_COUNT = "/proc/sys/vm/max_map_count"
@@ -48,7 +50,7 @@ def rounded(start: int, stop: int) -> Span:
 class _Watched:
     """One span of pages: when each was last found written."""
 
-    __slots__ = ("askers", "last", "newest", "serial", "start", "stop")
+    __slots__ = ("askers", "last", "lately", "lately_from", "newest", "serial", "start", "stop")
 
     def __init__(self, span: Span, serial: int, generation: int) -> None:
         self.start, self.stop = span
@@ -56,6 +58,9 @@ class _Watched:
         self.last = np.full((self.stop - self.start) // PAGE, generation, np.int64)
         self.newest = generation
         self.askers = 0
+        # The pages that each scan after generation `lately_from` found.
+        self.lately: list[tuple[int, Any]] = []
+        self.lately_from = generation
 
     def found(self, runs: Runs, generation: int) -> None:
         """Those pages that lie in here were written."""
@@ -71,14 +76,24 @@ class _Watched:
         high -= self.start
         low //= PAGE
         high //= PAGE
-        if end - first == 1:
+        if end - first == 1 and high[0] - low[0] > _FEW:
             self.last[int(low[0]) : int(high[0])] = generation
+            self._forget_lately(generation)
             return
-        self.last[_every(low, high)] = generation
+        pages = _every(low, high)
+        self.last[pages] = generation
+        if len(pages) > _FEW or len(self.lately) == _SCANS:
+            self._forget_lately(generation)
+        else:
+            self.lately.append((generation, pages))
+
+    def _forget_lately(self, generation: int) -> None:
+        self.lately, self.lately_from = [], generation
 
     def all_written(self, generation: int) -> None:
         self.last[:] = generation
         self.newest = generation
+        self._forget_lately(generation)
 
 
 def runs_of(pages: Any) -> Runs:
@@ -267,11 +282,11 @@ class PageTracker:
             parts.append((at, stop))
         return parts
 
-    def look(self, asker: object) -> int:
-        """Scans what `asker` watches; the generation that it is now."""
+    def look(self, asker: object, only: Sequence[Span] | None = None) -> int:
+        """Scans what `asker` watches, or `only` these parts of it; the generation that it is now."""
         with self._lock:
             self._generation += 1
-            for start, stop in _united(sorted(self._asked.get(asker, ()))):
+            for start, stop in _united(sorted(self._asked.get(asker, ()) if only is None else only)):
                 self._scan(start, stop)
             return self._generation
 
@@ -335,6 +350,17 @@ class PageTracker:
                 return _NOTHING
             pages = np.flatnonzero(watched.last > since)
             return pages, watched.last[pages]
+
+    def written_lately(self, span: Span, since: int) -> Any | None:
+        """The pages of a span written after `since`, ascending; None: `pages_written` has to be asked."""
+        with self._lock:
+            watched = self._spans[span]
+            if since < watched.lately_from:
+                return None
+            found = [pages for generation, pages in watched.lately if generation > since]
+            if not found:
+                return _NOTHING[0]
+            return found[0] if len(found) == 1 else np.unique(np.concatenate(found))
 
     def written_inside(self, start: int, stop: int, since: int) -> bool:
         """Whether a page that lies wholly in [start, stop), all watched, was written after `since`."""

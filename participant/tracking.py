@@ -33,8 +33,9 @@ from .blocks import Hasher, Hashes, changed_runs
 from .gather import gather
 from .kernel_pages import KernelRefused, Runs
 from .memory import Bytes, address
+from .other_threads import others_run
 from .page_log import PageLog
-from .page_tracker import PageTracker, Span, process_pages, rounded
+from .page_tracker import PageTracker, Span, process_pages, rounded, runs_of
 
 __all__ = ("TRACKING", "Mark", "RegionTracker", "chosen_tracking", "insist", "tracking_here")
 
@@ -47,6 +48,10 @@ _WHOLE_FOR = 7
 _MOVES = 2
 _LOG_BYTES = 128 << 20
 _SETTLED = 16
+# As many pages are worth less than a look at which of them are to be copied again.
+_FEW = 256
+# So many looks at a few pages each take less time than one at everything.
+_LOOKS = 64
 
 
 class PageMark(NamedTuple):
@@ -143,7 +148,9 @@ class RegionTracker:
         self._habits: dict[int, _Habit] = {}
         self._generation = 0
         self._log = PageLog(_LOG_BYTES)
-        self._looked: dict[int, tuple[int, int]] = {}
+        self._looked: dict[int, Span] = {}
+        # What this capture read of them after it had looked.
+        self._read: list[Span] = []
         if tracking != "hash":
             pages = process_pages()
             self._pages = pages if isinstance(pages, PageTracker) else None
@@ -154,7 +161,7 @@ class RegionTracker:
         """A capture of these regions, by number, begins: nobody writes to them until it is over."""
         self._habits = {number: self._habits.get(number) or _Habit() for number in memories}
         self.ways = {number: self._way(number, memory) for number, memory in memories.items()}
-        self._looked = {}
+        self._looked, self._read = {}, []
         if self._pages is None:
             return
         asked = [number for number, way in self.ways.items() if way == "kernel"]
@@ -189,11 +196,13 @@ class RegionTracker:
 
     def changed(self, number: int, memory: Bytes, base: Mark | None, now: Mark) -> Extents:
         """A copy of what differs between two moments of the region; of all of it, if that is not known."""
-        if base is None or base.size != now.size:
-            return _all_of(memory)
-        extents = self._picked(memory, base, now)
+        extents = None
+        if base is not None and base.size == now.size:
+            extents = self._picked(memory, base, now)
         if extents is None:
-            runs = self._between(memory, base, now)
+            if number in self._looked:
+                self._read.append(_span(memory))
+            runs = None if base is None or base.size != now.size else self._between(memory, base, now)
             if runs is None:
                 return _all_of(memory)
             extents = gather(memory, runs)
@@ -205,20 +214,34 @@ class RegionTracker:
         if self._pages is None or not base.pages or not now.pages or not _comparable(base.pages, now.pages):
             return None
         span, start = _span(memory), address(memory)
-        pages, last = self._pages.pages_written(span, base.pages.generation)
-        stale = self._log.stale(span, now.pages.serial, pages, last)
-        if len(stale) * 2 > len(pages) or len(stale) > self._log.room:
+        inside, log, since = (start, start + memory.nbytes), self._log, base.pages.generation
+        ready = log.ready(span, now.pages.serial, since)
+        fresh = None if ready is None else self._pages.written_lately(span, ready)
+        if fresh is not None and len(fresh) <= min(_FEW, log.room):
+            copied = self._copied(span, now.pages.serial, fresh)
+            return log.pick_ready(span, fresh, inside) if copied else None
+        pages, last = self._pages.pages_written(span, since)
+        stale = log.stale(span, now.pages.serial, pages, last)
+        if len(stale) * 2 > len(pages) or len(stale) > log.room:
             return None
-        if not self._log.copy(span, now.pages.serial, stale, self._generation):
-            return None
-        return self._log.pick(span, pages, (start, start + memory.nbytes))
+        return log.pick(span, pages, inside) if self._copied(span, now.pages.serial, stale) else None
+
+    def _copied(self, span: Span, serial: int, pages: Any) -> bool:
+        starts, stops = runs_of(pages)
+        self._read += zip((span[0] + starts).tolist(), (span[0] + stops).tolist(), strict=True)
+        return self._log.copy(span, serial, pages, self._generation, held=True)
 
     def end(self) -> list[int]:
-        """After the copies: the regions that somebody has written to since `begin`, as far as is known."""
+        """After the copies: the regions that somebody has written to since `begin`, as far as is known.
+
+        What the capture did not read since then is in it as it was then. So another look at that could only
+        find out that somebody writes who should not, and is spared where nobody is who could.
+        """
         self._log.tidy({rounded(*place) for place in self._looked.values()})
         if not self._looked or self._pages is None:
             return []
-        self._pages.look(self)
+        few = len(self._read) <= _LOOKS and not others_run()
+        self._pages.look(self, self._read if few else None)
         return [
             number
             for number, (start, stop) in self._looked.items()
@@ -242,9 +265,13 @@ class RegionTracker:
             if serial is None or mark is None or not mark.pages or mark.pages[::2] != (serial, start):
                 continue
             pages, last = self._pages.pages_written(span, mark.pages.generation)
-            stale = self._log.stale(span, serial, pages, last)[: most - copied]
-            if len(stale) and self._log.copy(span, serial, stale, generation):
-                copied += len(stale)
+            stale = self._log.stale(span, serial, pages, last)
+            some = stale[: most - copied]
+            if len(some) and not self._log.copy(span, serial, some, generation):
+                continue
+            copied += len(some)
+            if len(some) == len(stale):
+                self._log.get_ready(span, mark.pages.generation, generation, pages)
         self._log.warm()
         return copied
 

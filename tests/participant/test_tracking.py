@@ -483,8 +483,8 @@ def test_a_generation_that_is_one_too_high_is_caught(monkeypatch: pytest.MonkeyP
     """A mark that claims to have seen what was written after it."""
     true = page_tracker.PageTracker.look
 
-    def look(self: page_tracker.PageTracker, asker: object) -> int:
-        return true(self, asker) + 2
+    def look(self: page_tracker.PageTracker, asker: object, *only: Any) -> int:
+        return true(self, asker, *only) + 2
 
     line = Line(Agent(a=np.zeros(SIZE)), "kernel")
     line.take()

@@ -18,8 +18,10 @@ import typer
 from rich.table import Table
 
 from cutline.errors import CutlineError
+from cutline.participant.state_tree import Bounds
 
 from .cli_app import FOLDER, AsJson, Folder, Name, app, console, errors, opened, plainly
+from .cli_state import print_participant, state_doc
 from .client import connected
 from .demo import DemoOptions, run_demo
 from .simulate import run_simulation
@@ -133,9 +135,24 @@ def show(
     storage: Folder = FOLDER,
     name: Name = "default",
     as_json: AsJson = False,
+    participant: Annotated[
+        str | None, typer.Option("--participant", "-p", help="Show this one's state, as a tree.")
+    ] = None,
+    depth: Annotated[int, typer.Option(min=0, help="Of the state, so many levels.")] = 4,
+    width: Annotated[int, typer.Option(min=1, help="Of each object, so many parts.")] = 20,
+    trust: Annotated[
+        bool, typer.Option("--trust", help="Show a state also if the key of the store is not here.")
+    ] = False,
 ) -> None:
-    """One checkpoint: an id, a label, or "newest"."""
+    """One checkpoint (an id, a label, or "newest"), or with --participant a state; none of your code runs."""
     with opened(storage) as store:
+        if participant is not None:
+            state = state_doc(store, name, point, participant, Bounds(depth, width), trust=trust)
+            if as_json:
+                print(json.dumps(state))
+            else:
+                print_participant(state)
+            return
         row = store.catalog.find(name, point)
         manifest = store.read_manifest(row)
     doc = {

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from cutline.coordinator.answers import get as get
     from cutline.coordinator.answers import wait as wait
     from cutline.coordinator.connect import connect as connect
+    from cutline.coordinator.loading import Cut as Cut
+    from cutline.coordinator.loading import load as load
     from cutline.coordinator.system import System as System
     from cutline.coordinator.system import start as start
     from cutline.participant.actor import actor as actor
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
     from cutline.participant.transient import transient as transient
 
 _HOME = {
+    "Cut": "cutline.coordinator.loading",
     "Handle": "cutline.participant.handle",
     "Ref": "cutline.participant.handle",
     "System": "cutline.coordinator.system",
@@ -37,6 +40,7 @@ _HOME = {
     "connect": "cutline.coordinator.connect",
     "errors": "cutline.errors",
     "get": "cutline.coordinator.answers",
+    "load": "cutline.coordinator.loading",
     "leave": "cutline.participant.departing",
     "me": "cutline.participant.handle",
     "spawn": "cutline.participant.spawning",

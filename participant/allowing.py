@@ -12,13 +12,23 @@ stores are always allowed.
 from __future__ import annotations
 
 import builtins
+import contextlib
+import threading
 import types
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from cutline.errors import ClassNotAllowed, Misuse
 
-__all__ = ("check_allow", "check_found", "check_name", "is_restricted", "lift", "restrict")
+__all__ = (
+    "allowing_only",
+    "check_allow",
+    "check_found",
+    "check_name",
+    "is_restricted",
+    "lift",
+    "restrict",
+)
 
 # Modules with functions that run what they are given, read or write anything, or reach everything.
 _DANGEROUS = frozenset(
@@ -44,6 +54,8 @@ _OWN = ("cutline.errors", "cutline.participant.driver.DriverState")
 
 # By system: what each allows; None for one that allows everything.
 _systems: dict[str, tuple[str, ...] | None] = {}
+# What a thread allows for itself alone.
+_thread = threading.local()
 
 
 def check_allow(allow: Iterable[str] | None) -> list[str] | None:
@@ -68,13 +80,30 @@ def restrict(system: str, allow: Sequence[str] | None) -> None:
     _systems[system] = None if allow is None else tuple(allow)
 
 
+@contextlib.contextmanager
+def allowing_only(allow: Sequence[str] | None) -> Iterator[None]:
+    """What this thread loads meanwhile may name this alone, whatever systems are in the process; None: as
+    they allow."""
+    before = getattr(_thread, "allow", None)
+    _thread.allow = before if allow is None else tuple(allow)
+    try:
+        yield
+    finally:
+        _thread.allow = before
+
+
 def lift(system: str) -> None:
     """That system is gone."""
     _systems.pop(system, None)
 
 
 def is_restricted() -> bool:
-    return bool(_systems) and None not in _systems.values()
+    return getattr(_thread, "allow", None) is not None or (bool(_systems) and None not in _systems.values())
+
+
+def _entries() -> list[str]:
+    own = getattr(_thread, "allow", None)
+    return [entry for allow in ([own] if own is not None else _systems.values()) for entry in allow or ()]
 
 
 def check_name(module: str, qualname: str) -> None:
@@ -96,7 +125,7 @@ def check_found(module: str, qualname: str, way: Sequence[Any]) -> None:
 
 
 def _is_named(name: str) -> bool:
-    return any(name == entry for allow in _systems.values() for entry in allow or ())
+    return name in _entries()
 
 
 def _may(name: str) -> bool:
@@ -107,7 +136,7 @@ def _may(name: str) -> bool:
         return True
     if name.partition(".")[0] in _DANGEROUS:
         return False
-    return any(_is_below(name, entry) for allow in _systems.values() for entry in allow or ())
+    return any(_is_below(name, entry) for entry in _entries())
 
 
 def _is_exception(name: str) -> bool:

@@ -6,6 +6,7 @@ else that an image holds, as msgpack documents under fixed names (docs/format.md
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import msgpack
@@ -20,7 +21,7 @@ from .desk_image import desk_to_doc, load_desk, rerun
 from .frame_parts import in_parts
 from .restore import Restored, restore
 
-__all__ = ("channels_of", "sections_of", "revive", "Revived")
+__all__ = ("channels_of", "section_of", "sections_of", "revive", "Revived")
 
 
 class Revived(NamedTuple):
@@ -46,8 +47,9 @@ def sections_of(
     }
 
 
-def _section(image: Image, name: str) -> Any:
-    raw = image.sections[name]
+def section_of(sections: Mapping[str, bytes], name: str) -> Any:
+    """A section of an image as a document."""
+    raw = sections[name]
     return msgpack.unpackb(raw, strict_map_key=False, max_bin_len=len(raw), max_str_len=len(raw))
 
 
@@ -68,12 +70,12 @@ def revive(image: Image, desk: Desk, classes: Classes, restored: Restored) -> Re
         restored=restored,
     )
     desk.instance = instance
-    load_desk(desk, _section(image, "calls"))
+    load_desk(desk, section_of(image.sections, "calls"))
     rerun(desk)
-    return Revived(instance, channels_of(image), _section(image, "unresolved"))
+    return Revived(instance, channels_of(image.sections), section_of(image.sections, "unresolved"))
 
 
-def channels_of(image: Image) -> ChannelTable:
+def channels_of(sections: Mapping[str, bytes]) -> ChannelTable:
     """The channels of an image."""
-    spawns = _section(image, "spawns") if "spawns" in image.sections else ()
-    return table_from_docs(_section(image, "queued_in"), _section(image, "unreleased_out"), spawns)
+    spawns = section_of(sections, "spawns") if "spawns" in sections else ()
+    return table_from_docs(section_of(sections, "queued_in"), section_of(sections, "unreleased_out"), spawns)

@@ -36,7 +36,7 @@ from .memory import span
 from .paths import deepest, find_culprit, path_of
 from .rebuild import MARKS, Borrower, Loader, TrialLoader
 
-__all__ = ("Apart", "Join", "Live", "Opener", "dumps", "loads", "prove", "refusal")
+__all__ = ("Apart", "Join", "Live", "Opener", "dumps", "load", "loads", "prove", "refusal")
 
 Live = Mapping[str, Callable[..., Any]]
 Join = Callable[[bytes, Sequence[memoryview]], Any]
@@ -202,7 +202,7 @@ def loads(
         CannotRestore: the value does not load.
     """
     try:
-        return _load(payload, live, classes)
+        return load(payload, live, classes)
     except (ClassMissing, ClassNotAllowed) as error:
         error.facts.setdefault("participant", participant)
         raise
@@ -213,16 +213,20 @@ def loads(
         ) from error
 
 
-def _load(payload: bytes | memoryview | Apart, live: Live, classes: Classes) -> Any:
-    loader = Loader()
+def load(
+    payload: bytes | memoryview | Apart, live: Live, classes: Classes, loader: Loader | None = None
+) -> Any:
+    """The value of a message; raises what loading raises. `loader`: makes the arrays in a way of its own."""
+    own = loader is not None
+    loader = loader or Loader()
     buffers: Sequence[Any] | None
     if isinstance(payload, Apart):
         stream, buffers = io.BytesIO(payload.stream), payload.buffers
-        if b"_tensor" not in payload.stream:
+        if not own and b"_tensor" not in payload.stream:
             # A tensor can only stand on memory that may be written to.
             loader = Borrower()
     elif payload[0]:
-        if type(payload) is bytes and _STACK_GLOBAL not in payload and not is_restricted():
+        if not own and type(payload) is bytes and _STACK_GLOBAL not in payload and not is_restricted():
             return pickle.loads(payload)
         stream, buffers = io.BytesIO(payload), None
     else:
@@ -256,7 +260,7 @@ def prove(kinds: Kinds, *, payload: bytes | None = None) -> None:
             return
         except Exception:
             payload = _Writer(kinds.persistent).write(shown)
-    _load(payload, _NOBODY, _DEFAULT)
+    load(payload, _NOBODY, _DEFAULT)
     kinds.prove()
 
 
@@ -316,7 +320,7 @@ def _unloadable(fresh: list[Any], kinds: Kinds) -> tuple[Any, Exception] | None:
         except Exception:
             continue
         try:
-            _load(payload, _NOBODY, _DEFAULT)
+            load(payload, _NOBODY, _DEFAULT)
         except Exception as failure:
             if found is None or len(payload) <= found[0]:
                 found = len(payload), shown, failure.with_traceback(None)

@@ -69,11 +69,12 @@ def restore(
     live: Live = _NOBODY,
     header: Mapping[str, Any] | None = None,
     restored: Restored | None = None,
+    loader_kind: type[Loader] = Loader,
 ) -> object:
     """The instance of an image.
 
     `regions` is emptied as memory is taken over. `header` is the image's own and not needed here.
-    `restored`, when given, is filled for `Capturer.adopt`.
+    `restored`, when given, is filled for `Capturer.adopt`. `loader_kind` makes the arrays.
 
     Raises:
         ClassMissing: this program lacks a class that the image names; says which, whose and where.
@@ -86,7 +87,7 @@ def restore(
         if restored is not None:
             restored.filled(numbers[slot], memory)
 
-    loader = Loader(_BySlot(regions, numbers), filled)
+    loader = loader_kind(_BySlot(regions, numbers), filled)
     instance = reading.run(loader, live)
     if restored is not None:
         restored.pieces = list(pieces)

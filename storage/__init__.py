@@ -12,7 +12,17 @@ from .blobs import BlobStore, manifest_key, pack_key
 from .catalog import Catalog, CheckpointRow, Fate, Lease, LineageRow
 from .collect import Swept
 from .directory import DirectoryBlobs
-from .image import Image, ImageRef, Piece, Region, check_image, read_header, read_image, write_image
+from .image import (
+    Image,
+    ImageRef,
+    Piece,
+    Region,
+    check_image,
+    read_header,
+    read_image,
+    read_sections,
+    write_image,
+)
 from .location import Location, locate, store_home, store_path
 from .manifest import Manifest, MemberImage
 from .memory import MemoryBlobs
@@ -52,6 +62,7 @@ __all__ = (
     "pack_key",
     "read_header",
     "read_image",
+    "read_sections",
     "store_home",
     "store_path",
     "write_image",

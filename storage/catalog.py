@@ -224,7 +224,7 @@ class Catalog(Protocol):
         ...
 
     def find(self, system: str, point: str, lineage: str | None = None) -> CheckpointRow:
-        """A committed checkpoint by "newest", number, label or "lineage/number".
+        """A committed checkpoint by "newest", number, label, "lineage/number" or its manifest's hash.
 
         Without ``lineage``, the newest lineage and its ancestors come first, then the others, newest
         first. Raises CheckpointNotFound, which lists what there is.

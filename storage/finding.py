@@ -2,11 +2,13 @@
 
 "newest" is the highest committed id of the newest lineage; a fork without a cut of its own stands where it
 forked off. A number is looked for there first, then along the ancestors up to each fork, then elsewhere,
-newest lineage first: forks count on from their origin, so one number may occur twice.
+newest lineage first: forks count on from their origin, so one number may occur twice. Eight or more digits of
+a manifest's hash mean the checkpoint that has it.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 
 from cutline.errors import CheckpointNotFound
@@ -16,6 +18,7 @@ from .catalog import CheckpointRow, LineageRow, Place
 __all__ = ("ancestry", "found_or_refused")
 
 _SHOWN = 12
+_HASH = re.compile("[0-9a-f]{8,64}")
 
 
 def ancestry(lines: Sequence[LineageRow], lineage: str) -> Iterator[tuple[str, int | None]]:
@@ -75,6 +78,10 @@ def _candidates(
     for row in (*near, *far):
         if row.checkpoint == number or row.label == point:
             yield row.place
+    if _HASH.fullmatch(point):
+        yield from (
+            row.place for row in (*near, *far) if (row.manifest_digest or b"").hex().startswith(point)
+        )
 
 
 def _what_there_is(rows: Sequence[CheckpointRow]) -> str:

@@ -41,6 +41,7 @@ __all__ = (
     "check_image",
     "read_header",
     "read_image",
+    "read_sections",
     "size_of",
     "write_image",
 )
@@ -217,6 +218,21 @@ def _section(writer: PackWriter, content: Content) -> bytes | list[int]:
 def read_header(blobs: BlobStore, ref: ImageRef) -> dict[str, Any]:
     """The header alone. Raises Corrupt."""
     return Layer(PackReader(blobs, ref.key, ref.digest, ref.size)).header
+
+
+def read_sections(blobs: BlobStore, ref: ImageRef) -> dict[str, bytes]:
+    """The sections alone, which are whole in each image's own pack. Raises Corrupt."""
+    layer = Layer(PackReader(blobs, ref.key, ref.digest, ref.size))
+    end = layer.reader.stream_length
+    sections = {}
+    for name, body in layer.sections.items():
+        if not isinstance(body, bytes):
+            position, length = body
+            if not 0 <= position <= position + length <= end:
+                raise corrupt(layer.key, "refers to bytes that it does not have")
+            body = layer.reader.read(position, length)
+        sections[name] = body
+    return sections
 
 
 def read_image(blobs: BlobStore, ref: ImageRef, held: Held | None = None) -> Image:

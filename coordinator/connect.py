@@ -60,7 +60,9 @@ def connect(
         )
     client = _client(folder, name)
     try:
-        doc = client.request("connect", timeout, pid=os.getpid(), path=describe_program()["path"])
+        program = describe_program()
+        about = {"path": program["path"], "renamed": program["renamed"]}
+        doc = client.request("connect", timeout, pid=os.getpid(), **about)
         # The request's connection is what keeps others out until the driver's stands.
         told = told_by_environment(folder, doc["spec"]["settings"]["interval"])
         return System(doc["spec"], folder, quiet, told, running=doc, patience=timeout)

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from cutline.participant.handle import Handle as Handle
     from cutline.participant.handle import Ref as Ref
     from cutline.participant.handle import me as me
+    from cutline.participant.renames import renamed as renamed
     from cutline.participant.spawning import spawn as spawn
     from cutline.participant.transient import transient as transient
 
@@ -43,6 +44,7 @@ _HOME = {
     "load": "cutline.coordinator.loading",
     "leave": "cutline.participant.departing",
     "me": "cutline.participant.handle",
+    "renamed": "cutline.participant.renames",
     "spawn": "cutline.participant.spawning",
     "start": "cutline.coordinator.system",
     "transient": "cutline.participant.transient",

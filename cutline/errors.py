@@ -20,7 +20,8 @@ Classes are cut by what the reader of the error would do next::
     │   ├── ConcurrentMutation       a thread wrote to a participant's state while it was captured
     │   └── CannotRestore            an image that cannot become an object again
     │       ├── ClassMissing         a class that the image names and the program lacks
-    │       └── ClassNotAllowed      a class that the image names and `allow=` does not
+    │       ├── ClassNotAllowed      a class that the image names and `allow=` does not
+    │       └── SchemaMismatch       what the image holds is not what the program's class is made of
     ├── StorageError
     │   ├── NotAStore                (FileNotFoundError) no store there
     │   ├── NewerFormat              written by a newer Cutline
@@ -82,6 +83,7 @@ __all__ = (
     "CannotRestore",
     "ClassMissing",
     "ClassNotAllowed",
+    "SchemaMismatch",
     "StorageError",
     "NotAStore",
     "NewerFormat",
@@ -210,6 +212,10 @@ class ClassMissing(CannotRestore):
 
 class ClassNotAllowed(CannotRestore):
     """A class or function that something stored or sent names, and that ``allow=`` does not."""
+
+
+class SchemaMismatch(CannotRestore):
+    """What was saved is not what this program's class is made of; ``facts["what"]`` says which part of it."""
 
 
 class StorageError(CutlineError):

@@ -40,6 +40,7 @@ from .classes import name_of, version_of
 from .kernel_pages import PAGE
 from .kinds import Kinds, PersistentTypes
 from .memory import Bytes, address, span
+from .migrating import fields_of
 from .parts import SMALLEST, Cutting, Part, digest_of, part_size
 from .paths import path_of
 from .pickling import prove, refusal
@@ -306,6 +307,8 @@ class Capturer:
 
     def _header(self, row: Row, kind: type, table: _Table) -> bytes:
         versions = {name_of(each): version_of(each) for each in (*self._kinds.versioned, kind)}
+        dataclasses = {each: fields_of(each) for each in (*self._kinds.dataclasses, kind)}
+        fields = {name_of(each): names for each, names in dataclasses.items() if names is not None}
         parts = table.cuts
         packed: bytes = msgpack.packb(
             {
@@ -318,6 +321,7 @@ class Capturer:
                 "primed": row.primed,
                 "regions": table.slots,
                 "versions": dict(sorted(versions.items())),
+                **({"fields": dict(sorted(fields.items()))} if fields else {}),
                 **({"parts": parts} if parts else {}),
             }
         )

@@ -3,47 +3,38 @@
 Theory of operation. No image and no message holds code. A class is looked up in the program that resumes,
 so a bug fixed in a method is fixed in restored objects too. ``__main__`` means the user's script, under
 whatever name this process loaded it (a participant's own ``__main__`` is Cutline's). A class that moved or
-was renamed is found when an alias stands under the old name. Its shape is versioned by the class itself:
-``__cutline_version__`` (int, 0 when absent) is recorded, and where it differs at restore the class's
-``migrate(state, from_version)`` gets the attributes as a dict and returns those of the new version.
+was renamed is found when the program says so (`cutline.participant.renames`); what another class stands under
+the name now is not taken for it. Its shape is versioned by the class itself, see `participant.migrating`.
 """
 
 from __future__ import annotations
 
 import copyreg
-import gc
 import importlib
 import sys
 import types
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
-from cutline.errors import CannotRestore, ClassMissing, ClassNotAllowed
+from cutline.errors import ClassMissing, ClassNotAllowed
 
 from .actor import underlying
 from .allowing import check_found, check_name
+from .renames import MAIN_NAMES, RENAMES, name_of, refuse_living
 
 __all__ = (
+    "MAIN_NAMES",
     "Classes",
     "attributes_of",
     "has_plain_state",
-    "migrate_instance",
-    "migrate_all",
+    "homeless",
     "name_of",
     "quicken",
     "set_attributes",
     "slot_names",
     "version_of",
 )
-
-# Names under which a process may have loaded the user's script, besides `__main__` itself.
-MAIN_NAMES = ("__main__", "__mp_main__", "__cutline_main__")
-
-
-def name_of(kind: type) -> str:
-    """``module:qualname``, with `__main__` for the user's script whatever it is called here."""
-    module = "__main__" if kind.__module__ in MAIN_NAMES else kind.__module__
-    return f"{module}:{kind.__qualname__}"
 
 
 def version_of(kind: type) -> int:
@@ -62,30 +53,37 @@ class Classes:
         self.main = main
 
     def find(self, module: str, qualname: str) -> Any:
-        """The class or function of that name.
+        """The class or function that had that name.
 
         Raises:
-            ClassMissing: the module does not import, or has no such name.
+            ClassMissing: the module does not import, or has no such name, or something else is called so now.
             ClassNotAllowed: `allow=` was given and does not let it be named.
+            Misuse: it was renamed, and is still there.
         """
+        if module in MAIN_NAMES:
+            module = "__main__"
+        old = name = f"{module}:{qualname}"
+        if RENAMES.table and (name := RENAMES.resolve(old)) != old:
+            refuse_living(old, name)
+            module, _, qualname = name.partition(":")
         try:
-            check_name("__main__" if module in MAIN_NAMES else module, qualname)
-            place = self._main_with(qualname) if module in MAIN_NAMES else self._module(module)
+            check_name(module, qualname)
+            place = self._main_with(qualname) if module == "__main__" else self._module(module)
             way = []
             for part in qualname.split("."):
                 place = getattr(place, part)
                 way.append(place)
-            check_found("__main__" if module in MAIN_NAMES else module, qualname, way)
-            # A script's name may stand for Ray's actor class over it.
-            return place if isinstance(place, type) else underlying(place)
+            check_found(module, qualname, way)
         except ClassNotAllowed:
             raise
         except Exception as error:
-            raise ClassMissing(
-                f"this program has no {module}:{qualname} ({type(error).__name__}: {error}); if it was "
-                f"renamed or moved, keep an alias under the old name (`{qualname} = NewName` in {module})",
-                class_name=f"{module}:{qualname}",
-            ) from error
+            raise _missing(old, name, f"{type(error).__name__}: {error}") from error
+        # A script's name may stand for Ray's actor class over it.
+        found = place if isinstance(place, type) else underlying(place)
+        if isinstance(found, (type, types.FunctionType)) and (called := name_of(found)) != name:
+            if not _moved_in_its_library(name, called):
+                raise _missing(old, name, f"what is called so is {called}")
+        return found
 
     def find_named(self, name: str) -> Any:
         """The same for ``module:qualname``."""
@@ -101,6 +99,28 @@ class Classes:
         first = qualname.partition(".")[0]
         known = [sys.modules[name] for name in MAIN_NAMES if name in sys.modules]
         return next((module for module in known if hasattr(module, first)), known[0])
+
+
+def _missing(old: str, name: str, reason: str) -> ClassMissing:
+    so = "" if old == name else f", which renamed(...) says {old} is"
+    return ClassMissing(
+        f"this program has no {name}{so} ({reason}); if it was renamed or moved, say so beside the new one: "
+        f"cutline.renamed({old!r}, NewName)",
+        class_name=old,
+    )
+
+
+def _moved_in_its_library(name: str, called: str) -> bool:
+    """Whether Python, or an installed package, has moved something and left its old place for pickles."""
+    (old, old_name), (new, new_name) = name.split(":"), called.split(":")
+    old_top, new_top = old.partition(".")[0], new.partition(".")[0]
+    if old_name != new_name:
+        return False
+    if old_top in sys.stdlib_module_names:
+        # Parts of it are called as what they are written in: `_io`, `pathlib._local`.
+        return new_top in sys.stdlib_module_names
+    places = getattr(sys.modules.get(old_top), "__path__", ()) if old_top == new_top else ()
+    return any(part in ("site-packages", "dist-packages") for place in places for part in Path(place).parts)
 
 
 def has_plain_state(kind: type) -> bool:
@@ -144,6 +164,14 @@ def quicken(instance: object) -> None:
         held.popitem()
 
 
+def homeless(instance: object, names: Iterable[str]) -> list[str]:
+    """Those of `names` that the instance has no place for: neither a slot nor a ``__dict__``."""
+    if hasattr(instance, "__dict__"):
+        return []
+    slots = set(slot_names(type(instance)))
+    return [name for name in names if name not in slots]
+
+
 def set_attributes(instance: object, attributes: Mapping[Any, Any]) -> None:
     """Gives `instance` exactly these attributes, around any `__setattr__` of its class."""
     slots = set(slot_names(type(instance)))
@@ -160,65 +188,3 @@ def set_attributes(instance: object, attributes: Mapping[Any, Any]) -> None:
     for name in slots.difference(attributes):
         if hasattr(instance, name):
             object.__delattr__(instance, name)
-
-
-def migrate_instance(instance: object, found: int, *, participant: str, path: str) -> None:
-    """Brings one object, restored with the attributes of version `found`, to its class's version.
-
-    Raises:
-        CannotRestore: the class has no `migrate`, or it raised.
-    """
-    kind = type(instance)
-    wanted = version_of(kind)
-    migrate = getattr(kind, "migrate", None)
-    about = {"participant": participant, "path": path, "class_name": name_of(kind)}
-    if migrate is None:
-        raise CannotRestore(
-            f"participant {participant!r}: {path} was saved by version {found} of {name_of(kind)} and this "
-            f"program has version {wanted}; give the class a staticmethod migrate(state, from_version) that "
-            f"returns the attributes of version {wanted}",
-            found=found,
-            wanted=wanted,
-            **about,
-        )
-    held, slots = attributes_of(instance)
-    state = {**held, **slots}
-    try:
-        migrated = migrate(state, found)
-        set_attributes(instance, state if migrated is None else migrated)
-    except Exception as error:
-        raise CannotRestore(
-            f"participant {participant!r}: {name_of(kind)}.migrate(state, {found}) failed for {path}: "
-            f"{type(error).__name__}: {error}",
-            found=found,
-            wanted=wanted,
-            **about,
-        ) from error
-
-
-def migrate_all(
-    root: object, kinds: Iterable[type], versions: Mapping[str, int], *, participant: str, path: str
-) -> None:
-    """Migrates every object of these classes that `root` reaches, whose saved version differs.
-
-    It runs when the whole graph stands, so `migrate` may follow references. Objects are collected first:
-    what a migration makes anew is of the new version already.
-    """
-    outdated = {kind for kind in kinds if versions.get(name_of(kind), 0) != version_of(kind)}
-    if not outdated:
-        return
-    seen: set[int] = {id(root)}
-    found: list[object] = []
-    work: list[object] = [root]
-    while work:
-        here = work.pop()
-        if type(here) in outdated:
-            found.append(here)
-        for child in gc.get_referents(here):
-            # Classes and modules lead out of the state, into the program.
-            if id(child) not in seen and not isinstance(child, (type, types.ModuleType, types.FunctionType)):
-                seen.add(id(child))
-                work.append(child)
-    for instance in found:
-        version = versions.get(name_of(type(instance)), 0)
-        migrate_instance(instance, version, participant=participant, path=path)

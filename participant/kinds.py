@@ -15,6 +15,8 @@ from __future__ import annotations
 
 import array
 import copyreg
+import dataclasses
+import enum
 import sys
 from collections.abc import Callable, Mapping
 from operator import attrgetter, methodcaller
@@ -24,6 +26,8 @@ import numpy as np
 
 from .arrays import Arrays, MessageArrays
 from .arrow import is_buffer_kind, reduce_buffer
+from .classes import version_of
+from .rebuild import mark
 from .tensors import is_storage_kind, is_tensor_kind, reduce_storage, reduce_tensor
 
 __all__ = ("Kinds", "PersistentTypes", "Refused", "refusal_of")
@@ -74,14 +78,19 @@ def refusal_of(kind: type) -> str | None:
 
 
 class Kinds(dict[type, Callable[[Any], Any]]):
-    """The dispatch table. `arrays` is whatever takes the arrays of the pickling under way."""
+    """The dispatch table. `arrays` is whatever takes the arrays of the pickling under way.
 
-    def __init__(self, persistent: PersistentTypes | None = None) -> None:
+    `marking`: each object says by which version of its class it is saved; an image says it once for all.
+    """
+
+    def __init__(self, persistent: PersistentTypes | None = None, *, marking: bool = False) -> None:
         super().__init__()
         self.persistent = dict(persistent or {})
         self.arrays: Arrays = MessageArrays()
         self.fresh: list[Any] = []
         self.versioned: set[type] = set()
+        self.dataclasses: set[type] = set()
+        self._marking = marking
         self._forget_all()
 
     def _forget_all(self) -> None:
@@ -111,7 +120,11 @@ class Kinds(dict[type, Callable[[Any], Any]]):
     def __missing__(self, kind: type) -> Callable[[Any], Any]:
         if hasattr(kind, "__cutline_version__"):
             self.versioned.add(kind)
+        if dataclasses.is_dataclass(kind):
+            self.dataclasses.add(kind)
         reduce = self._classify(kind)
+        if self._marking and kind in self.versioned:
+            reduce = _marked(reduce)
         self[kind] = reduce
         if kind in _proven:
             return reduce
@@ -136,6 +149,8 @@ class Kinds(dict[type, Callable[[Any], Any]]):
         registered = copyreg.dispatch_table.get(kind)
         if registered is not None:
             return registered
+        if issubclass(kind, enum.Enum) and kind.__reduce_ex__ in _ENUM_WAYS:
+            return _reduce_flag if issubclass(kind, enum.Flag) else _reduce_member
         return self._memory_kind(kind) or _by_its_own
 
     def refusal(self, kind: type) -> str | None:
@@ -167,6 +182,39 @@ class Kinds(dict[type, Callable[[Any], Any]]):
         if is_buffer_kind(kind):
             return lambda shown: reduce_buffer(self.arrays, shown)
         return None
+
+
+_ENUM_WAYS = enum.Enum.__reduce_ex__, enum.Flag.__reduce_ex__
+
+
+def _reduce_member(shown: Any) -> Any:
+    kind = type(shown)
+    if kind.__members__.get(shown.name) is shown:
+        return mark("_member"), (kind, shown.name)
+    # One that `_missing_` has made.
+    return _by_its_own(shown)
+
+
+def _reduce_flag(shown: Any) -> Any:
+    kind, value = type(shown), shown.value
+    if kind.__members__.get(shown.name) is shown or value < 0:
+        return _reduce_member(shown)
+    held = [each for each in kind.__members__.values() if each.value and each.value & value == each.value]
+    rest = value
+    for each in held:
+        rest &= ~each.value
+    return mark("_flags"), (kind, tuple(each.name for each in held), rest)
+
+
+def _marked(reduce: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    def marked(shown: Any) -> Any:
+        reduced = reduce(shown)
+        if not isinstance(reduced, tuple) or isinstance(shown, enum.Enum):
+            return reduced
+        make, arguments, *rest = reduced
+        return (mark("_aged"), (version_of(type(shown)), make, *arguments), *rest)
+
+    return marked
 
 
 def _refuser(reason: str) -> Callable[[Any], Any]:

@@ -22,21 +22,27 @@ import pickle
 import struct
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
-from cutline.errors import CannotCapture, CannotRestore, ClassMissing, ClassNotAllowed
+from cutline.errors import CannotCapture, CannotRestore, ClassMissing, ClassNotAllowed, SchemaMismatch
 
 from .allowing import is_restricted
 from .arrays import MessageArrays, Regroup, StateArrays, Unsharable
-from .classes import Classes
+from .classes import Classes, slot_names, version_of
+from .findings import Absent, Findings
 from .kinds import Kinds, PersistentTypes, Refused
 from .memory import span
+from .migrating import Settling
 from .paths import deepest, find_culprit, path_of
 from .rebuild import MARKS, Borrower, Loader, TrialLoader
+from .renames import RENAMES
 
-__all__ = ("Apart", "Join", "Live", "Opener", "dumps", "load", "loads", "prove", "refusal")
+__all__ = (
+    "OUT_OF_PLACE", "Apart", "Join", "Live", "Opener", "PatientOpener", "dumps", "load", "loads", "prove",
+    "refusal",
+)  # fmt: skip
 
 Live = Mapping[str, Callable[..., Any]]
 Join = Callable[[bytes, Sequence[memoryview]], Any]
@@ -48,8 +54,10 @@ _TRIAL_MIN = 64 * 1024
 _DEFAULT = Classes()
 
 
-class Opener(pickle.Unpickler):
-    """An unpickler that finds classes in the program, live objects in `live`, arrays in its `loader`."""
+class _Opening:
+    """What is special about our unpicklers: classes come from the program, live objects from `live`, arrays
+    and enum members from the `loader`.
+    """
 
     def __init__(
         self,
@@ -60,9 +68,10 @@ class Opener(pickle.Unpickler):
         buffers: Iterable[Any] | None = None,
         primed: tuple[Any, ...] = (),
     ) -> None:
-        super().__init__(stream, buffers=buffers)
+        super().__init__(stream, buffers=buffers)  # type: ignore[call-arg]
         self._loader, self._classes, self._live, self._primed = loader, classes, live, primed
-        self.found: set[type] = set()
+        # By the names that the pickle has for them.
+        self.found: dict[str, type] = {}
 
     def find_class(self, module: str, name: str, /) -> Any:
         if module == _REBUILD and name in MARKS:
@@ -70,14 +79,50 @@ class Opener(pickle.Unpickler):
         bound = self._live.get(f"{module}:{name}")
         if bound is not None:
             return bound
-        found = self._classes.find(module, name)
-        if isinstance(found, type) and hasattr(found, "__cutline_version__"):
-            self.found.add(found)
+        try:
+            found = self._classes.find(module, name)
+        except CannotRestore as error:
+            error.facts.setdefault("path", self._loader.path)
+            self._loader.findings.meet(error)
+            return Absent
+        if found is getattr:
+            return self._loader.attribute
+        if isinstance(found, type):
+            self.found[f"{module}:{name}"] = found
         return found
 
     def persistent_load(self, pid: Any, /) -> Any:
         """What an image expects to stand at the bottom of the memo: the instance, large bytearrays."""
         return self._primed[pid]
+
+
+class Opener(_Opening, pickle.Unpickler):
+    """The unpickler for all but those objects whose class keeps its attributes in another way than it did."""
+
+
+class PatientOpener(_Opening, pickle._Unpickler):
+    """A slow one for those: the quick one sets attributes as the pickle says, in ``__dict__`` or by setattr,
+    and fails where the class has no place for them now.
+    """
+
+    stack: list[Any]
+    dispatch: ClassVar[dict[int, Callable[[Any], None]]] = dict(pickle._Unpickler.dispatch)
+
+    def load_build(self) -> None:
+        """The instruction that gives an object its state."""
+        state = self.stack.pop()
+        instance = self.stack[-1]
+        set_state = getattr(instance, "__setstate__", None)
+        if set_state is None:
+            self._loader.put(instance, state)
+        else:
+            set_state(state)
+
+    dispatch[pickle.BUILD[0]] = load_build
+
+
+# What the quick one raises there.
+OUT_OF_PLACE = AttributeError, pickle.UnpicklingError
 
 
 class _Writer:
@@ -86,7 +131,7 @@ class _Writer:
     def __init__(
         self, persistent: PersistentTypes | None = None, arrays: MessageArrays | StateArrays | None = None
     ) -> None:
-        self.kinds = Kinds(persistent)
+        self.kinds = Kinds(persistent, marking=True)
         self.busy = False
         self._arrays = arrays or MessageArrays()
         self._stream = io.BytesIO()
@@ -194,55 +239,94 @@ def loads(
     participant: str,
     live: Live = _NOBODY,
     classes: Classes = _DEFAULT,
+    findings: Findings | None = None,
+    name: str = "a message",
 ) -> Any:
     """The value; arrays are writable unless they were read-only when sent, or are large and `Apart`.
 
+    `findings`: where all is noted that does not fit this program's classes; else the first such thing is
+    raised. `name` is what the value is called there.
+
     Raises:
         ClassMissing: this program lacks a class that the message names.
+        SchemaMismatch: it has the class, made of something else.
         CannotRestore: the value does not load.
     """
     try:
-        return load(payload, live, classes)
-    except (ClassMissing, ClassNotAllowed) as error:
+        return load(payload, live, classes, findings=findings, name=name)
+    except (ClassMissing, ClassNotAllowed, SchemaMismatch) as error:
         error.facts.setdefault("participant", participant)
         raise
     except Exception as error:
         raise CannotRestore(
-            f"participant {participant!r}: a message does not load: {type(error).__name__}: {error}",
+            f"participant {participant!r}: {name} does not load: {type(error).__name__}: {error}",
             participant=participant,
         ) from error
 
 
 def load(
-    payload: bytes | memoryview | Apart, live: Live, classes: Classes, loader: Loader | None = None
+    payload: bytes | memoryview | Apart,
+    live: Live,
+    classes: Classes,
+    loader: Loader | None = None,
+    *,
+    findings: Findings | None = None,
+    name: str = "a message",
 ) -> Any:
     """The value of a message; raises what loading raises. `loader`: makes the arrays in a way of its own."""
-    own = loader is not None
-    loader = loader or Loader()
+    kind = Loader
+    stream: bytes | memoryview
     buffers: Sequence[Any] | None
     if isinstance(payload, Apart):
-        stream, buffers = io.BytesIO(payload.stream), payload.buffers
-        if not own and b"_tensor" not in payload.stream:
+        stream, buffers = payload.stream, payload.buffers
+        if b"_tensor" not in stream:
             # A tensor can only stand on memory that may be written to.
-            loader = Borrower()
+            kind = Borrower
     elif payload[0]:
-        if not own and type(payload) is bytes and _STACK_GLOBAL not in payload and not is_restricted():
+        plain = type(payload) is bytes and _STACK_GLOBAL not in payload
+        if plain and loader is None and not is_restricted():
             return pickle.loads(payload)
-        stream, buffers = io.BytesIO(payload), None
+        stream, buffers = payload, None
     else:
         view = memoryview(payload)
         (count,) = struct.unpack_from("<Q", view, 1)
         lengths = struct.unpack_from(f"<{count + 1}Q", view, 9)
         at = 9 + 8 * (count + 1)
-        stream = io.BytesIO(view[at : at + lengths[0]])
+        stream = view[at : at + lengths[0]]
         at += lengths[0]
         buffers = []
         for length in lengths[1:]:
             buffers.append(view[at : at + length])
             at += length
-    value = Opener(stream, loader, classes, live, buffers).load()
+    own = loader is not None
+    loader = loader or kind(findings=findings, path=name)
+    opener: Opener | PatientOpener = Opener(io.BytesIO(stream), loader, classes, live, buffers)
+    try:
+        value = opener.load()
+    except OUT_OF_PLACE:
+        if own:
+            raise
+        loader = kind(findings=findings, path=name)
+        opener = PatientOpener(io.BytesIO(stream), loader, classes, live, buffers)
+        value = opener.load()
     loader.finish()
+    if loader.settles:
+        _settle(value, opener.found, loader, name)
     return value
+
+
+def _settle(value: Any, found: Mapping[str, type], loader: Loader, name: str) -> None:
+    """Objects of other versions: each of a class that had one said so, all others were of version 0."""
+    silent = {
+        saved: kind
+        for saved, kind in found.items()
+        if hasattr(kind, "__cutline_version__") and kind not in loader.marked
+    }
+    mixed = any(kind.__dictoffset__ and slot_names(kind) for kind in found.values())
+    if silent or mixed or loader.outdated or loader.stray or RENAMES.table:
+        marked = {saved: version_of(kind) for saved, kind in found.items() if kind in loader.marked}
+        settling = Settling(value, found, marked, None, loader.stray, name=name, findings=loader.findings)
+        settling.run(loader.outdated)
 
 
 def prove(kinds: Kinds, *, payload: bytes | None = None) -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -142,6 +142,8 @@ class Likeness:
 class Hollow(Loader):
     """Makes arrays without their contents, as far as those are in regions; `spans` says which memory."""
 
+    settles = False
+
     def __init__(self, regions: Any = None, filled: Callable[[int, Any], None] | None = None) -> None:
         super().__init__(regions, self._note)
         self.spans: list[tuple[int, int]] = []
@@ -169,6 +171,15 @@ class Hollow(Loader):
 
     def _set_attributes(self, made: Any, state: Mapping[str, Any]) -> None:
         vars(made).update(state)
+
+    def _aged(self, version: int, make: Callable[..., Any], *arguments: Any) -> Any:
+        return make(*arguments)
+
+    def _member(self, kind: Any, name: str) -> Any:
+        return kind(name)
+
+    def _flags(self, kind: Any, names: Sequence[str], rest: int) -> Any:
+        return kind(*names, *([rest] if rest else []))
 
 
 def _lenient(name: str) -> Callable[..., Any]:

@@ -3,7 +3,8 @@
 Classes of importable modules are found by name. Classes of the script itself (``__main__``, a notebook)
 exist nowhere else, so the driver sends them, by value, once per spawn and resume; the participant's process
 installs them in its own ``__main__``, and from then on they too are found by name. Nothing of this ever
-enters an image: an image names classes, and the program that resumes supplies them.
+enters an image: an image names classes, and the program that resumes supplies them. What the program says of
+renamed ones goes along, since a participant does not import what says so before it needs it.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from cutline.storage.authentic import StoreKey
 from cutline.storage.codec import digest_of
 
 from .actor import underlying
+from .renames import RENAMES
 from .transient import Transient
 
 __all__ = ("describe_program", "inherit", "install_program", "is_vouched", "take_main", "vouched")
@@ -38,6 +40,7 @@ def describe_program() -> dict[str, Any]:
         "path": [entry or os.getcwd() for entry in sys.path],
         "cwd": os.getcwd(),
         "main": _pack_main(main),
+        "renamed": dict(RENAMES.table),
     }
 
 
@@ -87,9 +90,10 @@ def _travels(value: Any) -> bool:
     return True
 
 
-def inherit(program: dict[str, Any], path: list[str]) -> None:
+def inherit(program: dict[str, Any], path: list[str], renamed: Mapping[str, str]) -> None:
     """Another program takes up a system: its modules are found too, its script's classes come beside."""
     program["path"] = [*program["path"], *(entry for entry in path if entry not in program["path"])]
+    program["renamed"] = {**program.get("renamed", {}), **renamed}
     program["inherited"] = True
 
 
@@ -119,6 +123,7 @@ def install_program(doc: Mapping[str, Any]) -> None:
     for entry in doc["path"]:
         if entry not in sys.path:
             sys.path.append(entry)
+    RENAMES.load(doc.get("renamed", {}))
     # Where names of several programs meet, the newest one's classes count.
     for main in (*doc.get("before", ()), doc["main"]):
         if main:

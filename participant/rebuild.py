@@ -10,17 +10,20 @@ writable view may be read-only itself, and such a view can only be made while it
 from __future__ import annotations
 
 import array
+import enum
 import math
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from cutline.errors import CannotRestore
+from cutline.errors import CannotRestore, SchemaMismatch
 
-from .classes import slot_names
+from .classes import homeless, slot_names, version_of
+from .findings import Absent, Findings
 from .memory import Bytes, dense, taken_over
+from .renames import RENAMES, name_of
 
 __all__ = ("BORROWED", "Borrower", "Loader", "TrialLoader", "MARKS", "mark")
 
@@ -44,9 +47,26 @@ class Loader:
     `filled` hears of the memory that a region became, by slot, before anybody else can see it.
     """
 
-    def __init__(self, regions: Any = None, filled: Callable[[int, Bytes], None] | None = None) -> None:
+    # Whether objects are to become what their classes are now.
+    settles = True
+
+    def __init__(
+        self,
+        regions: Any = None,
+        filled: Callable[[int, Bytes], None] | None = None,
+        findings: Findings | None = None,
+        path: str = "",
+    ) -> None:
         self.regions = {} if regions is None else regions
         self.filled = filled or _nobody_asks
+        self.findings = findings or Findings()
+        # Where in the state the object is that is being made, for errors.
+        self.path = path
+        # Objects that another version of their class has saved, as they say, and the classes that said so.
+        self.outdated: list[tuple[object, int]] = []
+        self.marked: set[type] = set()
+        # Attributes that their object has no place for, and the object.
+        self.stray: dict[int, tuple[object, dict[str, Any]]] = {}
         self._sealed: list[np.ndarray[Any, Any]] = []
 
     def finish(self) -> None:
@@ -183,6 +203,92 @@ class Loader:
 
         return load_buffer(*arguments)
 
+    def _aged(self, version: int, make: Callable[..., Any], *arguments: Any) -> Any:
+        """An object in a message, with the version of its class."""
+        made = make(*arguments)
+        self.marked.add(type(made))
+        if version != version_of(type(made)):
+            self.outdated.append((made, version))
+        return made
+
+    def _member(self, kind: Any, name: str) -> Any:
+        """A member of an enum goes by its name: values are counted anew when one is added."""
+        if isinstance(kind, enum.EnumMeta):
+            members: Mapping[str, Any] = kind.__members__
+            found = members.get(name)
+            if found is None and (today := RENAMES.inside(kind, name)) is not None:
+                found = members.get(today)
+            if found is not None:
+                return found
+            known = ", ".join(members) or "none"
+            text = f"the enum {name_of(kind)} has no member {name!r} any more (it has: {known})"
+        elif kind is Absent:
+            return Absent()
+        else:
+            text = f"{kind!r} is no enum any more, and had the member {name!r}"
+        called = name_of(kind) if isinstance(kind, type) else str(kind)
+        short = called.rpartition(":")[2]
+        self._fault(
+            f"{text}; if it was renamed, say so: cutline.renamed('{called}.{name}', {short}.NEW)",
+            "member",
+            class_name=called,
+            member=name,
+        )
+        return Absent()
+
+    def _flags(self, kind: Any, names: Sequence[str], rest: int) -> Any:
+        """Several members of an enum.Flag, and bits that are no member's."""
+        found = [self._member(kind, name) for name in names]
+        if any(isinstance(each, Absent) for each in found):
+            return Absent()
+        value = rest
+        for each in found:
+            value |= each.value
+        return kind(value)
+
+    def attribute(self, owner: Any, name: str) -> Any:
+        """What pickle calls `getattr` for: a bound method, by its name."""
+        try:
+            return getattr(owner, name)
+        except AttributeError as error:
+            kind = owner if isinstance(owner, type) else type(owner)
+            if isinstance(owner, enum.EnumMeta):
+                return self._member(owner, name)
+            today = RENAMES.inside(kind, name)
+            if today is not None and hasattr(owner, today):
+                return getattr(owner, today)
+            self._fault(
+                f"{name_of(kind)} has no {name!r} any more; if it was renamed, say so: "
+                f"cutline.renamed('{name_of(kind)}.{name}', {kind.__qualname__}.new_name)",
+                "method",
+                error,
+                class_name=name_of(kind),
+                method=name,
+            )
+            return Absent()
+
+    def put(self, instance: object, state: Any) -> None:
+        """The attributes of an object that pickle would set one by one, wherever its class keeps them."""
+        parts = state if isinstance(state, tuple) and len(state) == 2 else (state, None)
+        if not all(part is None or isinstance(part, dict) for part in parts):
+            self._fault(
+                f"{name_of(type(instance))} was saved with a state of its own ({type(state).__name__}) and "
+                "has no __setstate__ any more, which it needs to be read",
+                "attribute",
+                class_name=name_of(type(instance)),
+            )
+            return
+        attributes = {**(parts[0] or {}), **(parts[1] or {})}
+        stray = {name: attributes.pop(name) for name in homeless(instance, attributes)}
+        if stray:
+            self.stray[id(instance)] = instance, stray
+        self._set_attributes(instance, attributes)
+
+    def _fault(self, text: str, what: str, cause: Exception | None = None, **facts: Any) -> None:
+        error = SchemaMismatch(text, what=what, **{"path": self.path, **facts} if self.path else facts)
+        error.__cause__ = cause
+        self.findings.meet(error)
+
 
 class Borrower(Loader):
     """Leaves large arrays where their bytes are, in somebody else's memory: read-only, and not copied."""
@@ -238,7 +344,7 @@ def _outside(name: str) -> Callable[..., Any]:
 
 MARKS = tuple(
     "_root _view _object_root _fill_objects _object_view _subclass _set_attributes _void _array_array "
-    "_memoryview _tensor _storage _arrow_buffer".split()
+    "_memoryview _tensor _storage _arrow_buffer _aged _member _flags".split()
 )
 for _name in MARKS:
     globals()[_name] = _outside(_name)

@@ -4,8 +4,11 @@ Theory of operation. The piece "header" says how to read the rest. The parts of 
 and are one stream. One Unpickler reads the pieces in their order with one memo, so what several attributes
 shared is shared again; the empty instance stands at the bottom of that memo before the first piece. Regions
 become the memory of the arrays that own them. Classes come from this program (`cutline.participant.classes`),
-live handles from `live`. When everything stands, read-only flags are set and objects whose class has another
-version now are migrated.
+live handles from `live`. When everything stands, read-only flags are set and objects of classes that have
+changed become what these are now (`cutline.participant.migrating`).
+
+The quick unpickler cannot set attributes that a class has no place for any more; then all is read once more
+by a patient one, over the memory that the regions have become the first time.
 """
 
 from __future__ import annotations
@@ -19,12 +22,14 @@ from typing import Any
 import msgpack
 import numpy as np
 
-from cutline.errors import CannotRestore, ClassMissing, ClassNotAllowed
+from cutline.errors import CannotRestore, ClassMissing, ClassNotAllowed, SchemaMismatch
 from cutline.storage.part_names import part_name, piece_of
 
-from .classes import Classes, migrate_all
+from .classes import Classes, slot_names
+from .findings import Findings
 from .memory import Bytes, address
-from .pickling import Live, Opener
+from .migrating import Settling
+from .pickling import OUT_OF_PLACE, Live, Opener, PatientOpener
 from .rebuild import Loader
 from .tracking import Mark
 
@@ -70,24 +75,33 @@ def restore(
     header: Mapping[str, Any] | None = None,
     restored: Restored | None = None,
     loader_kind: type[Loader] = Loader,
+    findings: Findings | None = None,
 ) -> object:
     """The instance of an image.
 
     `regions` is emptied as memory is taken over. `header` is the image's own and not needed here.
-    `restored`, when given, is filled for `Capturer.adopt`. `loader_kind` makes the arrays.
+    `restored`, when given, is filled for `Capturer.adopt`. `loader_kind` makes the arrays. `findings`, if it
+    is lenient, takes all that does not fit; the instance is of use only if that is nothing.
 
     Raises:
         ClassMissing: this program lacks a class that the image names; says which, whose and where.
+        SchemaMismatch: it has the class, which is made of something else than what was saved.
         CannotRestore: the image does not load in this program, or was written by a newer one.
     """
-    reading = _Reading(pieces, participant, classes)
+    reading = _Reading(pieces, participant, classes, findings or Findings())
     numbers = reading.doc["regions"]
+    by_slot = _BySlot(regions, numbers)
 
     def filled(slot: int, memory: Bytes) -> None:
+        by_slot.made[slot] = memory
         if restored is not None:
             restored.filled(numbers[slot], memory)
 
-    loader = loader_kind(_BySlot(regions, numbers), filled)
+    def loader() -> Loader:
+        made = loader_kind(by_slot, filled)
+        made.findings, made.path = reading.findings, "self"
+        return made
+
     instance = reading.run(loader, live)
     if restored is not None:
         restored.pieces = list(pieces)
@@ -97,20 +111,25 @@ def restore(
 
 
 class _BySlot:
-    """The regions of an image by the slot that a piece names; each is taken out once."""
+    """The regions of an image by the slot that a piece names; each is taken out once, and again as what it
+    has become.
+    """
 
     def __init__(self, regions: MutableMapping[int, Any], numbers: list[int]) -> None:
         self._regions, self._numbers = regions, numbers
+        self.made: dict[int, Bytes] = {}
 
     def pop(self, slot: int) -> Any:
-        return self._regions.pop(self._numbers[slot])
+        return self.made[slot] if slot in self.made else self._regions.pop(self._numbers[slot])
 
 
 class _Reading:
-    """One restore under way; `path` is where it is, for errors."""
+    """One restore under way."""
 
-    def __init__(self, pieces: list[tuple[str, bytes]], participant: str, classes: Classes) -> None:
-        self.participant, self.classes, self.path = participant, classes, "self"
+    def __init__(
+        self, pieces: list[tuple[str, bytes]], participant: str, classes: Classes, findings: Findings
+    ) -> None:
+        self.participant, self.classes, self.findings = participant, classes, findings
         contents = dict(pieces)
         if HEADER not in contents:
             raise CannotRestore(
@@ -141,27 +160,53 @@ class _Reading:
             )
         return names
 
-    def run(self, loader: Loader, live: Live) -> object:
+    def run(self, loaders: Callable[[], Loader], live: Live) -> object:
+        loader = loaders()
         try:
-            return self._instance(loader, live)
-        except (ClassMissing, ClassNotAllowed) as error:
+            # The class first: a missing one is the error to report, whatever else is wrong.
+            kind = self._kind(loader)
+            if kind is None:
+                return None
+            try:
+                return self._instance(kind, loader, live, Opener)
+            except OUT_OF_PLACE:
+                loader = loaders()
+                return self._instance(kind, loader, live, PatientOpener)
+        except (ClassMissing, ClassNotAllowed, SchemaMismatch) as error:
+            path = error.facts.get("path", loader.path)
+            where = "" if str(error).startswith(path) else f"{path}: "
             raise type(error)(
-                f"participant {self.participant!r}: {self.path}: {error}",
-                **{**error.facts, "participant": self.participant, "path": self.path},
+                f"participant {self.participant!r}: {where}{error}",
+                **{**error.facts, "participant": self.participant, "path": path},
             ) from error
         except CannotRestore:
             raise
         except Exception as error:
-            raise CannotRestore(
-                f"participant {self.participant!r}: {self.path} does not load in this program: "
+            if self.findings.problems:
+                # What was put in the place of something that is missing was not good enough.
+                return None
+            failure = CannotRestore(
+                f"participant {self.participant!r}: {loader.path} does not load in this program: "
                 f"{type(error).__name__}: {error}",
                 participant=self.participant,
-                path=self.path,
-            ) from error
+                path=loader.path,
+            )
+            failure.__cause__ = error
+            self.findings.meet(failure)
+            return None
 
-    def _instance(self, loader: Loader, live: Live) -> object:
-        # The class first: a missing one is the error to report, whatever else is wrong.
-        kind = self.classes.find_named(self.doc["class"])
+    def _kind(self, loader: Loader) -> type | None:
+        try:
+            kind: type = self.classes.find_named(self.doc["class"])
+            return kind
+        except CannotRestore as error:
+            error.facts.setdefault("path", "self")
+            self.findings.meet(error)
+            return None
+
+    def _instance(
+        self, kind: type, loader: Loader, live: Live, opening: type[Opener] | type[PatientOpener]
+    ) -> object:
         whole = self.doc["whole"]
         primed = () if whole else self._primed(kind, loader)
         # An opcode row that puts the primed objects into the memo: BININT2 n, BINPERSID, MEMOIZE, POP.
@@ -169,19 +214,28 @@ class _Reading:
             b"M" + index.to_bytes(2, "little") + b"Q\x940" for index in range(len(primed))
         )
         stream = io.BytesIO(b"".join([prologue, b"N.", *self.stream]))
-        opener = Opener(stream, loader, self.classes, live, primed=primed)
+        opener = opening(stream, loader, self.classes, live, primed=primed)
         opener.load()
         values: dict[str, Any] = {}
         for name in self.names:
-            self.path = "self" if whole else f"self.{name.partition(':')[2]}"
+            loader.path = "self" if whole else f"self.{name.partition(':')[2]}"
             values[name] = opener.load()
-        self.path = "self"
+        loader.path = "self"
         instance = values["state"] if whole else primed[0]
         if not whole:
-            self._fill(instance, values)
+            self._fill(instance, values, loader)
         loader.finish()
-        kinds = {*opener.found, *([kind] if hasattr(kind, "__cutline_version__") else [])}
-        migrate_all(instance, kinds, self.doc["versions"], participant=self.participant, path=self.path)
+        if loader.settles and not self.findings.problems:
+            settling = Settling(
+                instance,
+                {self.doc["class"]: kind, **opener.found},
+                self.doc["versions"],
+                self.doc.get("fields", {}),
+                loader.stray,
+                name="self",
+                findings=self.findings,
+            )
+            settling.run()
         return instance
 
     def _primed(self, kind: type, loader: Loader) -> tuple[Any, ...]:
@@ -193,10 +247,19 @@ class _Reading:
             made.append(owned)
         return tuple(made)
 
-    def _fill(self, instance: object, values: dict[str, Any]) -> None:
+    def _fill(self, instance: object, values: dict[str, Any], loader: Loader) -> None:
         # The order of the names is that of the attributes when they were saved.
-        for name in self.doc["slots"]:
-            object.__setattr__(instance, name, values[f"slot:{name}"])
-        names = self.doc["names"]
-        if names:
-            vars(instance).update({sys.intern(name): values[f"attr:{name}"] for name in names})
+        slots = {name: values[f"slot:{name}"] for name in self.doc["slots"]}
+        held = {sys.intern(name): values[f"attr:{name}"] for name in self.doc["names"]}
+        set_state = getattr(instance, "__setstate__", None)
+        if set_state is not None:
+            # It was saved attribute by attribute; since then its class has got a way of its own.
+            set_state((held or None, slots) if slots else held)
+        elif hasattr(instance, "__dict__") and (
+            slots.keys() <= (places := {*slot_names(type(instance))}) and places.isdisjoint(held)
+        ):
+            for name, value in slots.items():
+                object.__setattr__(instance, name, value)
+            vars(instance).update(held)
+        else:
+            loader.put(instance, (held, slots))

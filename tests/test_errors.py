@@ -47,7 +47,7 @@ def test_the_drawn_tree_is_the_real_one() -> None:
         ("(KeyError) nobody", "nobody"),
         ("├── Misuse ", "├── Abuse "),
         ("│   ├── Corrupt ", "├── Corrupt "),
-        ("    │       └── ClassNotAllowed", "    │   └── ClassNotAllowed"),
+        ("    │       └── SchemaMismatch", "    │   └── SchemaMismatch"),
     ],
 )
 def test_a_wrong_drawing_is_seen(right: str, wrong: str) -> None:

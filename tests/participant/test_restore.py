@@ -103,11 +103,12 @@ def test_every_object_of_the_graph_is_migrated(monkeypatch: pytest.MonkeyPatch, 
     agent: Any = Agent(notes=[Note("a"), {"deep": (Note("b"),)}], slots={})
     agent.slots["s"] = Slot(1, agent.notes[0])
     images = image(agent)
-    versioned(monkeypatch, Note, 2, lambda state, found: {"body": state["text"], "from": found})
+    versioned(monkeypatch, Note, 2, lambda state, found: {**state, "body": state["text"], "from": found})
     versioned(monkeypatch, Slot, 2, lambda state, found: {"at": state["at"] + 1, "parent": state["parent"]})
     restored = images.restore(1)
     first, second = restored.notes[0], restored.notes[1]["deep"][0]
-    assert vars(first) == {"body": "a", "from": before} and vars(second) == {"body": "b", "from": before}
+    assert vars(first) == {"text": "a", "body": "a", "from": before}
+    assert vars(second) == {"text": "b", "body": "b", "from": before}
     assert restored.slots["s"].at == 2 and restored.slots["s"].parent is first
 
 
@@ -135,23 +136,18 @@ def test_a_migration_that_raises_is_named(monkeypatch: pytest.MonkeyPatch) -> No
 def test_a_missing_class_is_named(monkeypatch: pytest.MonkeyPatch, name: str, path: str) -> None:
     images = image(Agent(other=1, notes=[Note("a")]))
     monkeypatch.delattr(HERE, name)
-    with pytest.raises(ClassMissing, match=rf"'p': {path}: .*{__name__}:{name}.*alias") as missing:
+    with pytest.raises(ClassMissing, match=rf"'p': {path}: .*{__name__}:{name}.*cutline.renamed") as missing:
         images.restore(1)
     facts = missing.value.facts
     assert facts["class_name"] == f"{__name__}:{name}"
     assert (facts["participant"], facts["path"]) == ("p", path.replace("\\", ""))
 
 
-def test_an_alias_under_the_old_name_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_another_class_stands_under_the_name_now_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     images = image(Agent(note=Note("a")))
-
-    @dataclasses.dataclass
-    class Remark:
-        text: str
-
-    monkeypatch.setattr(HERE, "Note", Remark)
-    restored = images.restore(1)
-    assert type(restored.note) is Remark and restored.note.text == "a"
+    monkeypatch.setattr(HERE, "Note", Slot)
+    with pytest.raises(ClassMissing, match=rf"self\.note: .*what is called so is {__name__}:Slot.*renamed"):
+        images.restore(1)
 
 
 def test_a_missing_module_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

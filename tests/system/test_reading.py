@@ -190,7 +190,8 @@ def test_a_state_is_shown_where_its_module_is_not(estate: Estate, tmp_path: Path
     doc = json.loads(done.stdout)
     assert (doc["class"], doc["participant"], doc["label"]) == ("tests.system.estate:Trader", "t0", "early")
     state = doc["state"]["attributes"]
-    assert state["mood"] == {"type": "tests.system.estate:Mood", "arguments": [{"type": "int", "value": 1}]}
+    calm = {"type": "str", "value": "CALM"}
+    assert state["mood"] == {"type": "tests.system.estate:Mood", "arguments": [calm]}
     assert state["log"]["more"] == 1980 and state["same"]["same_as"] == state["book"]["id"]
     assert state["prices"] == {
         "type": "numpy:ndarray",

@@ -20,14 +20,15 @@ import uuid
 import zoneinfo
 from typing import Any
 
-__all__ = ("is_immutable",)
+__all__ = ("ATOMS", "is_immutable")
 
-_ATOMS: set[type] = {
+# Of these types nothing ever changes.
+ATOMS: frozenset[type] = frozenset((
     type(None), bool, int, float, complex, str, bytes, range, type(...), type(NotImplemented),
     datetime.date, datetime.timedelta, datetime.timezone, zoneinfo.ZoneInfo,
     decimal.Decimal, fractions.Fraction, uuid.UUID, uuid.SafeUUID,
     pathlib.PurePosixPath, pathlib.PureWindowsPath, pathlib.PosixPath, pathlib.WindowsPath,
-}  # fmt: skip
+))  # fmt: skip
 _TIMES = (datetime.datetime, datetime.time)
 # Nested deeper than this, a value counts as mutable.
 _DEPTH = 20
@@ -35,16 +36,16 @@ _DEPTH = 20
 
 def is_immutable(value: Any) -> bool:
     """Whether nothing can change `value`, nor anything that it holds."""
-    return type(value) in _ATOMS or _is_immutable(value, _DEPTH)
+    return type(value) in ATOMS or _is_immutable(value, _DEPTH)
 
 
 def _is_immutable(value: Any, depth: int) -> bool:
     kind = type(value)
-    if kind in _ATOMS:
+    if kind in ATOMS:
         return True
     if kind in _TIMES:
         # The zone may be of a class that somebody else wrote.
-        return value.tzinfo is None or type(value.tzinfo) in _ATOMS
+        return value.tzinfo is None or type(value.tzinfo) in ATOMS
     if not depth:
         return False
     if kind is tuple or kind is frozenset or _is_plain_tuple(kind):

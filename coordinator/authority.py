@@ -13,6 +13,7 @@ from typing import Any
 
 from cutline.errors import Corrupt, Misuse, NotAuthentic
 from cutline.participant.ingress import IngressLog
+from cutline.participant.step_files import reseal as reseal_steps
 from cutline.storage import Store, open_store, store_home
 from cutline.storage.authentic import StoreKey
 from cutline.storage.keys import (
@@ -61,13 +62,16 @@ def take_over(store: Store, url: str, *, trust: bool = False) -> StoreKey:
     former = with_former(old) if old is not None else []
     logs = sorted((store_home(url) / "ingress").glob("*.log"))
     derived = [each.derived("ingress") for each in former]
+    steps = [each.derived("steps") for each in former]
     for path in logs:
         _reseal(path, key.derived("ingress"), derived, trust, only_check=True)
+    reseal_steps(store_home(url), key.derived("steps"), steps, trust=trust, only_check=True)
     if old is not None:
         note_renewal(key, old)
     store.take_over(key)
     for path in logs:
         _reseal(path, key.derived("ingress"), derived, trust)
+    reseal_steps(store_home(url), key.derived("steps"), steps, trust=trust)
     retire_former(key, former)
     return key
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from .cycles import seldom_looking
 from .ending import await_ends
 from .launch import Launcher, ProcessLauncher
 from .runner import LEASE_SECONDS, Coordinator, Settings
+from .step_retention import forget_steps
 
 __all__ = ("begin", "coordinate")
 
@@ -109,11 +111,13 @@ def begin(
             "outbox_bytes": settings.outbox_bytes,
             "spill_bytes": settings.spill_bytes,
             "persister": chosen_persister(),
+            "steps_key": key_of(spec).derived("steps"),
         }
         launcher = launcher_kind(
             coordinator.post, common, folder=Path(spec["run_folder"]), hash_seed=int(lineage[:7], 16)
         )
         coordinator.attach(transport, launcher)
+        coordinator.swept = partial(forget_steps, coordinator, home)
         coordinator.parting.spec = {**spec, "take_over": True}
         address = transport.start()
         write_endpoint(home, settings.system, Endpoint(address, token, os.getpid()), key_of(spec))

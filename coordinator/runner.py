@@ -106,6 +106,8 @@ class Coordinator:
         self.origin = line.origin
         # The cut that the next one follows.
         self.parent = line.origin
+        # Tidies what lies beside the store; raises StorageError where it cannot.
+        self.swept: Callable[[], None] = lambda: None
         # The checkpoint that a start went on from; 0 for a beginning.
         self.resumed = 0
         self.committed = max((row.checkpoint for row in self._rows("committed")), default=0)
@@ -379,9 +381,7 @@ class Coordinator:
         self.parting.decided(action.checkpoint, entry, action.committed)
         links = (seat.link for seat in self.roster)
         next_in = None if self.open else self.trigger.next_in(self.now())
-        self.tell(
-            links, "settled", checkpoint=action.checkpoint, committed=action.committed, next_in=next_in
-        )
+        self.tell(links, "settled", checkpoint=action.checkpoint, committed=action.committed, next_in=next_in)
         if action.committed:
             value = {"checkpoint": action.checkpoint, "label": entry.start.label, "lineage": self.lineage}
             value["parked"] = self.parting.parked is not None
@@ -408,6 +408,7 @@ class Coordinator:
     def _sweep(self) -> None:
         try:
             self.store.sweep(self.lease, self.wall(), keep=self.settings.keep)
+            self.swept()
         except StorageError as error:
             # Collection is put off, nothing is lost.
             self.notice("sweep_failed", text=str(error))

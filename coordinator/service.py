@@ -15,6 +15,7 @@ from cutline.participant.transport import Link
 
 from .roster import Seat
 from .runner import Ticket
+from .step_retention import NOBODYS
 from .trigger import Wanted
 
 if TYPE_CHECKING:
@@ -115,7 +116,10 @@ class Service:
         c = self.c
         seat.phase = "running"
         c.recoverer.keep(seat)
-        c.say(seat.link, "born", skips=c.recoverer.skips_of(seat), **c.view())
+        # What the epoch began at; without a recovery nobody is born in place of one that was undone.
+        row = getattr(c.recoverer, "row", None)
+        base = NOBODYS if row is None else row.checkpoint
+        c.say(seat.link, "born", skips=c.recoverer.skips_of(seat), base=base, **c.view())
         if seat.member.name == DRIVER:
             self._want_first_cut(seat)
         else:

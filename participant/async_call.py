@@ -48,7 +48,7 @@ class AsyncCall:
 
     __slots__ = (
         "number", "sender", "question", "method", "arguments", "requests", "journal", "made", "loop",
-        "task", "waiting", "known", "base", "participant",
+        "task", "waiting", "known", "base", "participant", "stepped",
     )  # fmt: skip
 
     def __init__(
@@ -76,6 +76,8 @@ class AsyncCall:
         self.known: dict[int, Wake] = {}
         # The wall clock when the handler began: its loop counts from there, over restores too.
         self.base = base
+        # Whether it has made a step of a log.
+        self.stepped = False
 
     def to_doc(self) -> list[Any]:
         """What an image holds."""

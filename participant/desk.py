@@ -48,6 +48,7 @@ from .messages import (
     unpack_value,
 )
 from .spawning import check_name, packer, record_of
+from .steps import Steps
 from .suspended import HandlerRaised, Suspended
 
 __all__ = ("Desk", "HandlerRaised", "EXPORTED_ANSWERS", "DEAD_LETTERS", "LEAVE")
@@ -107,6 +108,8 @@ class Desk(Suspended):
         self.after: deque[Callable[[], None]] = deque()
         # Large arguments that travel beside their messages, where a host has a way for them.
         self.parcels: Any = None
+        # Durable steps, where a host has a place for them.
+        self.steps: Steps | None = None
 
     @property
     def name(self) -> str:

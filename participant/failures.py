@@ -19,6 +19,7 @@ from cutline.errors import Overloaded, ParticipantFailed
 
 from .desk import HandlerRaised
 from .messages import ANSWER, ASK, CHASE, decode_frame, encode_answer, pack_error
+from .steps import StepLost
 
 if TYPE_CHECKING:
     from .runner import Runner
@@ -96,8 +97,10 @@ def report_overload(runner: Runner, error: Overloaded) -> None:
     _tell(runner, "overloaded", [runner.me.name, runner.me.birth, 0], "(its outbox)", error)
 
 
-def report_broken(runner: Runner, error: Exception) -> None:
+def report_broken(runner: Runner, error: BaseException) -> None:
     """The runner itself failed. Ending the process would only bring the same state back."""
+    if isinstance(error, StepLost):
+        error = error.error
     _log.error("participant %r: its runner failed", runner.me.name, exc_info=error)
     _tell(runner, "halt", [runner.me.name, runner.me.birth, 0], "(its runner)", error)
 

@@ -28,6 +28,7 @@ from .allowing import restrict
 from .control import pack_control
 from .endpoint_file import read_endpoint
 from .flight import Flight
+from .log import only_in_handlers
 from .messages import pack_error, unpack_arguments
 from .method_table import MethodTable
 from .parcelling import Parcelling
@@ -39,6 +40,7 @@ from .runner import Runner, Setup
 from .sabotage import sabotage
 from .scratch import RUN, let_go, make_folder
 from .spill import Spill
+from .steps import Steps
 from .transport_mixed import MixedTransport
 
 __all__ = ("serve", "start_beat", "BEAT_SECONDS", "build")
@@ -150,6 +152,8 @@ def build(spec: Mapping[str, Any], kind: type[Runner], node: str, host: str, pri
         network=network_address(TLS, host) if host and far_end(known) else None,
     )
     runner.attach(transport, persister_for(spec, blobs, runner.post, private))
+    runner.steps = Steps(member.name, member.birth, spec["run"], folder, spec["steps_key"])
+    only_in_handlers()
     runner.outbox.spill = Spill(folder / "spill", spec["spill_bytes"])
     sabotage(runner, spec["break_mode"])
     return runner

@@ -1,9 +1,9 @@
 """The ingress log: what a driver tells the system, durable before it counts.
 
-One append-only file per lineage. A record is ``magic (4) length (u32) crc32 (u32) body mac (32)``; length and
-crc are those of body and mac, the mac is over the lineage and the body. The body is a msgpack array that
-starts with the record's index, 1, 2, 3, ..., and the index of the first record that was synced together with
-it. Records that a crash left unsynced at the end of the file are no records: they were never acknowledged,
+One append-only file per lineage, of sealed records (`cutline.participant.sealed`); their context is the
+lineage. The body of one is a msgpack array that starts with the record's index, 1, 2, 3, ..., and the index
+of the first record that was synced together with it.
+Records that a crash left unsynced at the end of the file are no records: they were never acknowledged,
 and opening removes them. A damaged record that others were synced after is an error that names the file and
 the index, never a silent end (RULES 11): the damage does not hide what follows it, since every record can be
 found by its magic and says which sync it belongs to. What is whole and was not written with the store's key
@@ -16,26 +16,22 @@ from __future__ import annotations
 
 import errno
 import fcntl
-import hmac
 import os
-import struct
 import time
-import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import msgpack
-from blake3 import blake3
 
 from cutline.errors import Corrupt, StoreFull, StoreInUse, StoreNotWritable
 from cutline.storage.authentic import forged
 
+from .sealed import Sealer
+
 __all__ = ("IngressLog",)
 
 _MAGIC = b"\xc1ing"
-_HEAD = struct.Struct("<4sII")
-_MAC = 32
 _FULL = frozenset((errno.ENOSPC, errno.EDQUOT))
 
 
@@ -61,8 +57,7 @@ class IngressLog:
         trust: bool = False,
     ) -> None:
         self.path = path
-        self._key = key
-        self._keys = (key, *former)
+        self._sealer = Sealer(_MAGIC, path.stem.encode(), key, former)
         self._trusting = trust
         self.last = 0
         made = [folder for folder in (path.parent, *path.parent.parents) if not folder.exists()]
@@ -98,14 +93,14 @@ class IngressLog:
         raw = self.path.read_bytes()
         offset, expected = 0, 1
         while offset < len(raw):
-            found = _read(raw, offset)
+            found = self._sealer.read(raw, offset)
             if found is None:
                 self._check_rest(raw, offset, expected)
                 return
-            record, stop = found
-            if not self._trusting and not self._is_ours(raw[offset + _HEAD.size : stop]):
+            body, stop = found
+            if not self._trusting and not self._sealer.is_ours(raw, body, stop):
                 raise forged(f"record {expected} of the ingress log {self.path}", path=str(self.path))
-            offset = stop
+            offset, record = stop, _unpacked(body)
             if record[0] != expected:
                 raise Corrupt(
                     f"ingress log {self.path}: record {record[0]} where {expected} should be",
@@ -116,30 +111,19 @@ class IngressLog:
 
     def _check_rest(self, raw: bytes, offset: int, expected: int) -> None:
         """What does not read at `offset` must be the end of a sync that never was."""
-        at = raw.find(_MAGIC, offset + 1)
+        at = self._sealer.next(raw, offset + 1)
         while at >= 0:
-            found = _read(raw, at)
+            found = self._sealer.read(raw, at)
+            record = None if found is None else _unpacked(found[0])
             # A later record of the same sync may have reached the disk before this one.
-            if found is not None and found[0][1] > expected:
+            if record is not None and record[1] > expected:
                 raise Corrupt(
-                    f"ingress log {self.path}: record {expected} is damaged, and record {found[0][0]} was "
+                    f"ingress log {self.path}: record {expected} is damaged, and record {record[0]} was "
                     "acknowledged after it; restore the file from a copy, or start from a savepoint, which "
                     "carries its own input",
                     path=str(self.path),
                 )
-            at = raw.find(_MAGIC, at + 1)
-
-    def _is_ours(self, sealed: bytes) -> bool:
-        body, mac = sealed[:-_MAC], sealed[-_MAC:]
-        return any(hmac.compare_digest(self._mac(body, key), mac) for key in self._keys)
-
-    def _mac(self, body: bytes, key: bytes) -> bytes:
-        # A log that is put in another's place has other inputs.
-        return blake3(self.path.stem.encode() + b"\0" + body, key=key).digest()
-
-    def _sealed(self, body: bytes) -> bytes:
-        sealed = body + self._mac(body, self._key)
-        return _HEAD.pack(_MAGIC, len(sealed), zlib.crc32(sealed)) + sealed
+            at = self._sealer.next(raw, at + 1)
 
     def append(self, records: Sequence[Sequence[Any]]) -> int:
         """Appends records and syncs once; returns the index of the last.
@@ -151,7 +135,7 @@ class IngressLog:
         parts = []
         for number, record in enumerate(records, first):
             body = msgpack.packb([number, first, *record])
-            parts.append(self._sealed(body))
+            parts.append(self._sealer.seal(body))
         start = self._file.seek(0, os.SEEK_END)
         try:
             self._file.write(b"".join(parts))
@@ -186,7 +170,7 @@ class IngressLog:
 
     def reseal(self) -> None:
         """Writes all records again, with the key."""
-        parts = [self._sealed(msgpack.packb(record)) for record, _ in self._scan()]
+        parts = [self._sealer.seal(msgpack.packb(record)) for record, _ in self._scan()]
         fresh = self.path.with_suffix(".new")
         with open(fresh, "wb") as file:
             file.write(b"".join(parts))
@@ -203,18 +187,10 @@ class IngressLog:
             self._lock = -1
 
 
-def _read(raw: bytes, offset: int) -> tuple[list[Any], int] | None:
-    """The record at `offset` and where it ends; None if there is no whole one."""
-    if offset + _HEAD.size > len(raw):
-        return None
-    magic, length, crc = _HEAD.unpack_from(raw, offset)
-    stop = offset + _HEAD.size + length
-    sealed = raw[offset + _HEAD.size : stop]
-    if magic != _MAGIC or not _MAC < length == len(sealed) or zlib.crc32(sealed) != crc:
-        return None
-    body = sealed[:-_MAC]
-    record: list[Any] = msgpack.unpackb(body, strict_map_key=False, max_bin_len=length, max_str_len=length)
-    return record, stop
+def _unpacked(body: bytes) -> list[Any]:
+    size = len(body)
+    record: list[Any] = msgpack.unpackb(body, strict_map_key=False, max_bin_len=size, max_str_len=size)
+    return record
 
 
 def _locked(path: Path, patience: float) -> int:

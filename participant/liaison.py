@@ -185,6 +185,7 @@ class Liaison:
         snapshot = LocalSnapshot.newborn(doc["newest"], [Open(*entry) for entry in doc["undecided"]])
         runner.endpoint = runner.endpoint_kind(runner.me, runner.setup.run, doc["epoch"], snapshot)
         runner.peers.epoch = doc["epoch"]
+        runner.steps.born(doc["epoch"], doc["newest"], doc["base"])
         runner.skips = skips_from(doc)
         runner.go()
 

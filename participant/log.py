@@ -28,14 +28,17 @@ from typing import Any, SupportsIndex, TypeVar, overload
 
 from blake3 import blake3
 
+from cutline.errors import OutsideHandler
+
 from .handle import own_port
 from .immutable import ATOMS, is_immutable
 
-__all__ = ("Log", "Snapshot")
+__all__ = ("Log", "Snapshot", "only_in_handlers")
 
 T = TypeVar("T")
 R = TypeVar("R")
 _ROOT = b"\0" * 16
+_only_in_handlers: list[bool] = []
 
 
 class Snapshot:
@@ -111,13 +114,18 @@ class Log(MutableSequence[T]):
         Raises:
             StateChangedBeforeAwait: an async handler awaits something after it has made a step.
             CannotCapture: the result, or an argument, cannot be stored; nothing was appended.
-            OutsideHandler: a constructor makes a step.
+            OutsideHandler: a constructor makes a step, or a thread that a handler has started.
+            Misuse: the function sends something, changes the log or makes a step.
         """
         port = own_port()
         steps = None if port is None else getattr(port, "steps", None)
         if steps is not None:
             result: R = steps.take(self, function, args, kwargs)
             return result
+        if _only_in_handlers:
+            raise OutsideHandler(
+                "a step of a log is made by a handler, in the thread that the handler runs in"
+            )
         result = function(*args, **kwargs)
         self.append(result)  # type: ignore[arg-type]
         return result
@@ -392,6 +400,11 @@ class Log(MutableSequence[T]):
         else:
             loose += _loose_of(values, start)
         self._items[start:stop] = values
+
+
+def only_in_handlers() -> None:
+    """In this process a step that no handler makes is a mistake, and would not be stored."""
+    _only_in_handlers.append(True)
 
 
 def _loose_of(values: list[Any], start: int) -> list[int]:

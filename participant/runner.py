@@ -64,6 +64,7 @@ from .purity import Purity
 from .sending import Sending
 from .setup import Setup
 from .shutter import Shutter
+from .steps import NoSteps, StepLost
 from .transport import Drained, LinkDown, LinkRefused, LinkUp, PacketIn, Transport
 
 __all__ = ("Runner", "Setup")
@@ -115,6 +116,7 @@ class Runner(Inbox, Sending):
         self.early: list[PacketIn] = []
         self.timers_at = 0.0
         self.outbox = OutboxLimit(setup.outbox_bytes)
+        self.steps = NoSteps()
         self.unresolved: dict[str, list[bytes]] = {}
         self.skips: failures.Skips = {}
         self.open_frame: Any = None
@@ -146,6 +148,7 @@ class Runner(Inbox, Sending):
             now=self.wall,
         )
         self.desk.on_leave = self._leave_soon
+        self.steps.attach(self.desk)
         self.departing = Departing(self)
         self.skips = {}
         self.open_frame = None
@@ -192,6 +195,7 @@ class Runner(Inbox, Sending):
         self._bind()
         image = read_image(self.blobs, ref, standing.alone())
         restored = self.shutter.expecting(standing)
+        self.steps.restored(epoch, checkpoint, image)
         revived = revive(image, self.desk, self.classes, restored)
         self.instance = revived.instance
         quicken(self.instance)
@@ -239,7 +243,7 @@ class Runner(Inbox, Sending):
         """One round; what raises in it breaks this participant, which says so, and is no error here."""
         try:
             self.step(wait)
-        except Exception as error:
+        except (Exception, StepLost) as error:
             if self.phase == "broken":
                 raise
             self.phase = "broken"

@@ -98,7 +98,10 @@ class Shutter:
             if runner.tainted:
                 raise CaptureError("a handler raised here; the participant waits for a rollback")
             captured = self.capturer.capture(runner.instance, number=action.checkpoint, against=against)
-            sections = sections_of(runner.desk, action.channels, runner.unresolved)
+            sections = {
+                **sections_of(runner.desk, action.channels, runner.unresolved),
+                **runner.steps.section(action.checkpoint),
+            }
         except CaptureError as error:
             runner.feed(CaptureFailed(action.checkpoint, str(error)))
             return

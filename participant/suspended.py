@@ -88,6 +88,9 @@ class Suspended:
         if call.done:
             self._finish(call)
             return
+        if call.stepped:
+            self.end(call, self._stepped(call))
+            return
         if before and self.fingerprint is not None and self.fingerprint(call) not in (before, b""):
             self.end(call, self._changed(call))
             return
@@ -104,6 +107,15 @@ class Suspended:
             "After a crash it is "
             "run again from the top with the same answers, and would change it twice. Read and ask first, "
             "change state after the last await.",
+            participant=self.me.name,
+            method=call.method,
+        )
+
+    def _stepped(self, call: AsyncCall) -> StateChangedBeforeAwait:
+        return StateChangedBeforeAwait(
+            f"{self.me.name}.{call.method} made a step of a log and then awaited. After a crash it is run "
+            "again from the top, and would make the step again on a log that has it already. Make steps "
+            "after the last await, or in a sync method.",
             participant=self.me.name,
             method=call.method,
         )

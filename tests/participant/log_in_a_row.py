@@ -1,7 +1,8 @@
 """A Log and a list under the same random calls; snapshots are read late, folded, aborted, restored.
 
-After each rule the two are alike, and so is a twin that went through a pickle at other times: their chains are
-the same whenever both are asked. What a snapshot holds is compared with what the list was when it was taken.
+After each rule the two are alike, and so is a twin that went through a pickle at other times: their chains
+are the same whenever both are asked. What a snapshot holds is compared with what the list was when it was
+taken.
 """
 
 from __future__ import annotations

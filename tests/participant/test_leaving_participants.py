@@ -215,7 +215,7 @@ def test_what_is_sent_once_somebody_leaves_is_for_whoever_has_the_name_then(town
     town.runners["old"] = b
     again = town.add("b", Counter, birth=5)
     settle(town)
-    town.say("b", "born", skips=[], **town.view())
+    town.say("b", "born", base=0, skips=[], **town.view())
     fields = {"name": "b", "birth": 5, "address": again.address, "gone": [[1, 1]], "left": False}
     town.say("a", "resolved", **fields, **town.view())
     settle(town)

@@ -343,7 +343,7 @@ def test_a_newborn_does_without_what_came_early_and_was_not_to_be_had(pair: Pair
     assert there.early
     # Its store does not lead to it, so it comes as bytes, on another link.
     there.parcels.store = Shelf()
-    town.say("there", "born", skips=[], **town.view())
+    town.say("there", "born", base=0, skips=[], **town.view())
     town.settle()
     town.clock.now += 1
     town.settle()

@@ -70,7 +70,7 @@ def bring_up(town: Town, name: str, birth: int = 9) -> None:
     town.settle()
     undo()
     maker_of(town)._bind()
-    town.say(name, "born", skips=[], **town.view())
+    town.say(name, "born", base=0, skips=[], **town.view())
     answer(town, name, birth)
 
 

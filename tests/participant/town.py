@@ -163,7 +163,7 @@ class Town:
         """Says `born` to these, or to all, and lets everything settle."""
         self.settle()
         for name in names or self.runners:
-            self.say(name, "born", skips=[], **self.view())
+            self.say(name, "born", base=0, skips=[], **self.view())
         self.settle()
 
     def settle(self) -> None:

@@ -5,103 +5,20 @@ from __future__ import annotations
 import errno
 import os
 import threading
-from collections.abc import Callable, Iterator
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import msgpack
 import pytest
 
-from cutline.barrier import Member
-from cutline.errors import (
-    CannotCapture,
-    Corrupt,
-    Misuse,
-    NewerFormat,
-    NotAuthentic,
-    OutsideHandler,
-    StoreFull,
-)
+from cutline.errors import CannotCapture, Misuse, OutsideHandler, StoreFull
 from cutline.participant import step_files, steps
-from cutline.participant.desk import Desk
-from cutline.participant.handle import bound_port
 from cutline.participant.log import Log
-from cutline.participant.step_files import FOLDER, folder_of, forget, reseal, segments_in
-from cutline.participant.steps import SECTION, StepLost, Steps
-from cutline.storage.image import Image
+from cutline.participant.steps import SECTION, StepLost
 
-KEY, OTHER_KEY = b"k" * 32, b"o" * 32
-LINE = "0123456789abcdef"
+from .stepping import World, files, world
 
-
-class World:
-    """One participant, its crashes and its checkpoints; `called` counts what its functions did outside."""
-
-    def __init__(self, home: Path) -> None:
-        self.home = home
-        self.called: list[Any] = []
-        self.log: Log[Any] = Log()
-        self.other: Log[Any] = Log()
-        self.epoch, self.newest = 0, 0
-        self.cuts: dict[int, tuple[Any, Image]] = {}
-        self.undo: Callable[[], None] = lambda: None
-        self.steps = self.process()
-
-    def process(self, birth: int = 1, lineage: str = LINE, key: bytes = KEY) -> Steps:
-        """A new process of the participant, which knows nothing yet."""
-        self.undo()
-        made = Steps("agent", birth, lineage, self.home, key)
-        self.desk = Desk(Member("agent", birth), self)
-        self.undo = bound_port(self.desk, thread_only=True)
-        made.attach(self.desk)
-        self.steps = made
-        return made
-
-    def born(self, *, birth: int = 1, base: int = 0) -> None:
-        self.process(birth).born(self.epoch, self.newest, base)
-        self.log = Log()
-
-    def cut(self) -> int:
-        self.newest += 1
-        section = self.steps.section(self.newest)
-        image = Image({"lineage": LINE}, section, [])
-        self.cuts[self.newest] = (self.log.__reduce__(), list(self.log)), image
-        return self.newest
-
-    def crash(self, cut: int, *, birth: int = 1) -> None:
-        """The process dies; another one is restored from the cut."""
-        self.process(birth)
-        self.roll_back(cut)
-
-    def roll_back(self, cut: int) -> None:
-        """The process lives, and goes back."""
-        self.epoch += 1
-        (reduced, items), image = self.cuts[cut]
-        self.steps.restored(self.epoch, cut, image)
-        self.log = Log(items)
-        self.log.__setstate__(reduced[2])
-
-    def ask(self, *said: Any) -> Any:
-        """An effect whose outcome is another one each time."""
-        self.called.append(said)
-        return {"answer": len(self.called), "parts": [len(said)]}
-
-    def step(self, *said: Any) -> Any:
-        return self.log.step(self.ask, *said)
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
-    made = World(tmp_path)
-    made.born()
-    yield made
-    made.undo()
-
-
-def files(world: World) -> list[Path]:
-    folder = folder_of(world.home, LINE, "agent")
-    return [folder / each.name for each in segments_in(folder)]
+__all__ = ("world",)
 
 
 # -- a history, and its repetition --------------------------------------------------------------------------
@@ -343,144 +260,6 @@ def test_the_steps_of_another_one_of_that_name_are_not_taken(world: World) -> No
     world.cuts[cut] = ((world.log.__reduce__(), []), world.cuts[cut][1])
     world.crash(cut, birth=2)
     assert world.step(1) != answer
-
-
-# -- files --------------------------------------------------------------------------------------------------
-
-
-def test_a_torn_end_is_a_step_that_never_returned(world: World) -> None:
-    cut = world.cut()
-    first = world.step(1)
-    (path,) = files(world)
-    before = path.stat().st_size
-    second = world.step(2)
-    whole = path.read_bytes()
-    for length in [*range(before, len(whole), 7), len(whole) - 1]:
-        path.write_bytes(whole[:length])
-        called = len(world.called)
-        world.crash(cut)
-        assert world.step(1) == first
-        assert world.step(2) != second
-        assert len(world.called) == called + 1
-        files(world)[-1].unlink()
-    # Not even the head.
-    path.write_bytes(whole[:10])
-    world.crash(cut)
-    assert world.step(1) != first
-
-
-def test_damage_before_what_is_whole_stops_all(world: World) -> None:
-    cut = world.cut()
-    for number in range(3):
-        world.step(number)
-    (path,) = files(world)
-    whole = path.read_bytes()
-    start = len(whole) * 2 // 3
-    for at in range(0, start, 5):
-        path.write_bytes(whole[:at] + bytes((whole[at] ^ 1,)) + whole[at + 1 :])
-        with pytest.raises(Corrupt, match="remove the folder") as caught:
-            world.crash(cut)
-        assert str(path) in str(caught.value)
-    path.write_bytes(whole)
-    world.crash(cut)
-
-
-def test_a_step_that_is_gone_from_an_older_file_stops_all(world: World) -> None:
-    cut = world.cut()
-    world.step(1)
-    (path,) = files(world)
-    whole = path.read_bytes()
-    world.step(2)
-    world.crash(cut)
-    world.step("another way")
-    path.write_bytes(whole)
-    with pytest.raises(Corrupt, match="counted when a newer one was begun"):
-        world.crash(cut)
-    path.unlink()
-    with pytest.raises(Corrupt, match="is gone"):
-        world.crash(cut)
-
-
-def test_what_a_zombie_writes_is_never_taken(world: World) -> None:
-    cut = world.cut()
-    world.step(1)
-    zombie, desk = world.steps, world.desk
-    world.crash(cut)
-    world.step(1)
-    returned = world.step(2)
-    # The process of the older epoch wakes up, and makes the same step, with another outcome.
-    theirs = Log(list(world.log)[:1])
-    desk.steps = zombie
-    undo = bound_port(desk, thread_only=True)
-    assert theirs.step(world.ask, 2) != returned
-    zombie.section(cut + 1)
-    theirs.pop()
-    assert theirs.step(world.ask, 2) != returned
-    undo()
-    assert len(files(world)) == 3
-    world.crash(cut)
-    world.step(1)
-    assert world.step(2) == returned
-
-
-def test_a_forged_file_is_not_loaded(world: World) -> None:
-    cut = world.cut()
-    world.step(1)
-    (path,) = files(world)
-    with pytest.raises(NotAuthentic):
-        world.process(key=OTHER_KEY)
-        world.roll_back(cut)
-    # Nor one of somebody else's.
-    other = folder_of(world.home, LINE, "other")
-    other.mkdir()
-    path.rename(other / path.name)
-    with pytest.raises(NotAuthentic):
-        Steps("other", 1, LINE, world.home, KEY).restored(9, cut, world.cuts[cut][1])
-
-
-def test_a_new_key(world: World) -> None:
-    cut = world.cut()
-    answer = world.step(1)
-    with pytest.raises(NotAuthentic):
-        reseal(world.home, b"n" * 32, [OTHER_KEY])
-    reseal(world.home, OTHER_KEY, [KEY], only_check=True)
-    reseal(world.home, OTHER_KEY, [KEY])
-    # One that was interrupted is done again.
-    reseal(world.home, OTHER_KEY, [KEY])
-    world.process(key=OTHER_KEY)
-    world.roll_back(cut)
-    assert world.step(1) == answer
-    reseal(world.home, KEY, [], trust=True)
-    world.crash(cut)
-    assert world.step(1) == answer
-
-
-def test_a_file_of_a_newer_cutline(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    cut = world.cut()
-    with monkeypatch.context() as patch:
-        patch.setattr(step_files, "FORMAT", 2)
-        world.step(1)
-    with pytest.raises(NewerFormat):
-        world.crash(cut)
-
-
-def test_files_go_when_nobody_can_go_back_so_far(world: World) -> None:
-    cuts = []
-    for number in range(4):
-        cuts.append(world.cut())
-        world.step(number)
-    assert len(files(world)) == 4
-    forget(world.home, LINE, cuts[2], 0)
-    assert len(files(world)) == 2
-    world.crash(cuts[2])
-    world.step(2)
-    world.step(3)
-    assert len(world.called) == 4
-    forget(world.home, LINE, cuts[3] + 1, 5)
-    assert not folder_of(world.home, LINE, "agent").exists()
-    assert world.step(4)["answer"] == 5
-    forget(world.home, "no such lineage", 9, 9)
-    assert (world.home / FOLDER).is_dir()
 
 
 # -- what goes wrong in a step ------------------------------------------------------------------------------

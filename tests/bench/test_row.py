@@ -15,6 +15,7 @@ from bench.bench_commit_vs_publish import measure as measure_commit
 from bench.bench_coordinator_slope import measure as measure_slope
 from bench.bench_messages_appended import measure as measure_messages
 from bench.bench_restore_vs_read import measure as measure_restore
+from bench.bench_step_vs_append import measure as measure_steps
 from bench.bench_write_bandwidth import measure as measure_bandwidth
 from bench.bench_written_per_changed import measure as measure_written
 from bench.bench_written_per_changed_long import measure as measure_written_long
@@ -122,6 +123,11 @@ def test_messages_appended_runs_small() -> None:
     assert len(written.samples_ours) == len(stall.samples_ours) == 2
     assert 0 < max(written.samples_ours) < min(written.samples_baseline)
     assert min(*stall.samples_ours, *stall.samples_baseline) > 0
+
+
+def test_step_vs_append_runs_small() -> None:
+    row = measure_steps(rounds=2, messages=20, steps=5)
+    assert len(row.samples_ours) == 2 and min(*row.samples_ours, *row.samples_baseline) > 0
 
 
 def test_written_per_changed_long_runs_small() -> None:

@@ -9,7 +9,7 @@ CANDIDATES := $(or $(PYTHON),python3 python3.13 python3.12 python3.11 python3.10
 USABLE := import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 10))
 PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check
 
-.PHONY: test test-real test-cluster test-zoo check demo bench clean test-adoption mutate
+.PHONY: test test-real test-cluster test-zoo test-containers check demo bench clean test-adoption mutate
 .PHONY: test-crash fuzz-format simulate simulate-mutants simulate-scale
 .DEFAULT_GOAL := test
 
@@ -37,6 +37,10 @@ test-adoption: $(STAMP)
 EXAMPLES := 5000
 test-zoo: $(STAMP)
 	CUTLINE_ZOO_EXAMPLES=$(EXAMPLES) $(BIN)/python -m pytest -q tests/participant/test_zoo_in_a_row.py
+
+# Random operations on Maps between captures and restores, against dicts: make test-containers EXAMPLES=5000
+test-containers: $(STAMP)
+	CUTLINE_CONTAINER_EXAMPLES=$(EXAMPLES) $(BIN)/python -m pytest -q tests/participant/test_map.py
 
 # Every condition of barrier/ turned round and every statement left out, one at a time: two minutes.
 mutate: $(STAMP)

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from cutline.participant.handle import Ref as Ref
     from cutline.participant.handle import me as me
     from cutline.participant.log import Log as Log
+    from cutline.participant.map import Map as Map
     from cutline.participant.renames import renamed as renamed
     from cutline.participant.spawning import spawn as spawn
     from cutline.participant.transient import transient as transient
@@ -37,6 +38,7 @@ _HOME = {
     "Cut": "cutline.coordinator.loading",
     "Handle": "cutline.participant.handle",
     "Log": "cutline.participant.log",
+    "Map": "cutline.participant.map",
     "Ref": "cutline.participant.handle",
     "System": "cutline.coordinator.system",
     "actor": "cutline.participant.actor",

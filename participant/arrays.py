@@ -24,6 +24,8 @@ from typing import Any, NoReturn
 import numpy as np
 
 from .classes import attributes_of
+from .container import Container
+from .gathering import Gathering
 from .memory import Bytes, address, dense, overlapping, owner_of, span, whole, window
 from .rebuild import mark
 
@@ -97,6 +99,10 @@ class Arrays(ABC):
     def content(self, owner: Any, memory: Bytes) -> Any:
         """An owner's memory: bytes, or the slot of a region."""
         return memory.tobytes()
+
+    def container(self, shown: Container) -> Reduced:
+        """How a Map or a Log is written: as a plain value."""
+        return shown.__reduce_ex__(5)
 
     def root(self, owner: Array, memory: Bytes) -> Reduced:
         """An array that owns its memory."""
@@ -257,10 +263,16 @@ class Arrays(ABC):
 class StateArrays(Arrays):
     """The arrays of one capture. Owners of `region_min` bytes or more become regions, by slot."""
 
-    def __init__(self, region_min: int, merged: list[tuple[int, int]] | None = None) -> None:
+    def __init__(
+        self,
+        region_min: int,
+        merged: list[tuple[int, int]] | None = None,
+        containers: Gathering | None = None,
+    ) -> None:
         super().__init__(merged)
         self.region_min = region_min
         self.slots: list[Bytes] = []
+        self.containers = containers or Gathering()
 
     def another(self) -> Arrays:
         return StateArrays(self.region_min)
@@ -270,6 +282,9 @@ class StateArrays(Arrays):
             return memory.tobytes()
         self.slots.append(memory)
         return len(self.slots) - 1
+
+    def container(self, shown: Container) -> Reduced:
+        return self.containers.reduce(shown)
 
     def by_owner(self, shown: Array) -> Reduced:
         owner = shown if shown.base is None else owner_of(shown)

@@ -25,7 +25,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import msgpack
@@ -44,18 +44,23 @@ from .migrating import fields_of
 from .parts import SMALLEST, Cutting, Part, digest_of, part_size
 from .paths import path_of
 from .pickling import prove, refusal
-from .pieces import Order, Row, write_row
+from .pieces import NESTED, Order, Row, write_row
 from .restore import HEADER, Restored, restore
+from .shelf import NOTHING_SHELVED, Shelf, Shelved, is_segment, read_logs
 from .standing import Standing
+from .table import Table
 from .tracking import Mark, RegionTracker
 from .undisturbed import undisturbed
 
 __all__ = ("Captured", "Capturer", "PersistentTypes", "check_capturable")
 
-# Of the header; the second where a piece has parts.
+# Of the header; the second where a piece has parts, the third where there are containers.
 FORMAT = 1
 FORMAT_PARTS = 2
+FORMAT_CONTAINERS = 3
 _NOTHING = b"", 0
+# Bytes that an entry of a container is taken to have, roughly, where that is to be known beforehand.
+_ENTRY = 32
 
 
 @dataclass
@@ -66,6 +71,7 @@ class Captured:
     kernel's account), the rest is copying. `changed_bytes`: changed runs of regions plus the length of
     changed pieces, of long ones that of changed parts. `tracked`: bytes of the regions by the way in which
     their changes were found, "kernel", "hash" or "whole". `pages`: those that the kernel said were written.
+    `containers`: entries of Maps and Logs, and how many of them were checked; empty if there are none.
     """
 
     number: int
@@ -79,31 +85,7 @@ class Captured:
     detecting: float
     tracked: dict[str, int]
     pages: int
-
-
-@dataclass
-class _Table:
-    """What is remembered of one capture: hashes of its pieces, marks of its regions, and where they lay.
-
-    `pieces` has the parts by their names, `wholes` the pieces as they were before they were cut, without the
-    header, `cuts` the number of the parts of those that have several, and the size that the next ones are to
-    have, `quick` the quick hashes of those parts.
-    """
-
-    pieces: dict[str, tuple[bytes, int]] = field(default_factory=dict)
-    wholes: dict[str, tuple[bytes, int]] = field(default_factory=dict)
-    cuts: dict[str, tuple[int, int]] = field(default_factory=dict)
-    quick: dict[str, list[bytes]] = field(default_factory=dict)
-    regions: dict[int, Mark] = field(default_factory=dict)
-    places: dict[tuple[int, int], int] = field(default_factory=dict)
-    slots: list[int] = field(default_factory=list)
-
-    def whole(self, names: Sequence[str]) -> tuple[bytes, int]:
-        """Digest and length of a piece that consists of these parts."""
-        parts = [self.pieces[name] for name in names]
-        if len(parts) == 1:
-            return parts[0]
-        return digest_of([digest for digest, _ in parts]), sum(length for _, length in parts)
+    containers: dict[str, int]
 
 
 class Capturer:
@@ -133,8 +115,9 @@ class Capturer:
         self._tracker = RegionTracker(tracking, block)
         self._kinds = Kinds(persistent)
         self._order = Order()
-        self._tables: dict[int, _Table] = {}
-        self._latest = _Table()
+        self._shelf = Shelf()
+        self._tables: dict[int, Table] = {}
+        self._latest = Table()
         self._next_region = 0
         # Seconds of the capture under way that went into copying.
         self._copying = 0.0
@@ -152,9 +135,9 @@ class Capturer:
         began, self._copying = time.perf_counter(), 0.0
         base = self._tables.get(against) if against is not None else None
         with undisturbed():
-            row = self._write(instance, base)
+            row, shelved = self._write(instance, number, base, against)
             try:
-                captured = self._compare(row, instance, number, base)
+                captured = self._compare(row, shelved, instance, number, base)
             finally:
                 row.arrays.clear()
         captured.stall = time.perf_counter() - began
@@ -183,14 +166,14 @@ class Capturer:
 
         This capturer is not used again.
         """
-        table = self._tables.get(number, _Table())
+        table = self._tables.get(number, Table())
         regions = sum(mark.size for mark in table.regions.values())
         nothing = Standing({}, {}, self._tracker)
         if not regions or regions < sum(length for _, length in table.pieces.values()):
             # Finding the memory costs a pickle of all the rest.
             return nothing
         try:
-            row = self._write(instance, None)
+            row, _ = self._write(instance)
         except CannotCapture:
             # The state went bad since, which is nobody's concern: it is being undone.
             return nothing
@@ -219,7 +202,7 @@ class Capturer:
         `restored` is what `expecting` gave. Without it the next delta writes everything, under new region
         numbers.
         """
-        table = _Table()
+        table = Table()
         self._next_region = max(self._next_region, (number + 1) << 20)
         if restored is not None:
             parts: dict[str, list[str]] = {}
@@ -227,9 +210,13 @@ class Capturer:
                 table.pieces[name] = (digest_of([content]), len(content))
                 parts.setdefault(piece_of(name), []).append(name)
             del parts[HEADER]
+            table.logs = read_logs(restored.segments, table.pieces)
+            self._shelf.adopt(restored.containers)
+            self._kinds.know(restored.classes.values())
+            parts = {name: names for name, names in parts.items() if not is_segment(name)}
             table.wholes = {name: table.whole(names) for name, names in parts.items()}
             table.cuts = dict(restored.cuts)
-            self._order.arrange(list(parts))
+            self._order.arrange([name for name in parts if not name.startswith(NESTED)])
             table.slots = restored.slots
             table.regions = dict(restored.marks)
             table.places = {place: region for region, place in restored.places.items()}
@@ -237,16 +224,29 @@ class Capturer:
 
     # -- one capture ---------------------------------------------------------------------------------
 
-    def _write(self, instance: object, base: _Table | None) -> Row:
-        """The pieces, every type in them proven to load; parts that `base` has are not kept."""
+    def _write(
+        self,
+        instance: object,
+        number: int | None = None,
+        base: Table | None = None,
+        against: int | None = None,
+    ) -> tuple[Row, Shelved]:
+        """The pieces, every type in them proven to load; parts that `base` has are not kept. Without a
+        `number` not those of Maps and Logs."""
         row: Row | None = None
+        shelved = NOTHING_SHELVED
         sizes = {name: size for name, (size, _) in self._latest.cuts.items()}
         cutting = Cutting(self._seed, self._smallest, sizes, base.quick if base is not None else {})
         try:
-            row = write_row(instance, self._kinds, self._order, self._region_min, cutting)
+            row = write_row(instance, self._kinds, self._order, self._region_min, cutting, self._shelf)
+            if number is not None and row.arrays.containers.met:
+                logs = None
+                if base is not None and against is not None and not self._is_small(row):
+                    logs = against, base.logs
+                shelved = self._shelf.write(row.arrays.containers, self._kinds, number, logs)
             if self._kinds.fresh:
                 prove(self._kinds)
-            return row
+            return row, shelved
         except Exception as error:
             refused = refusal(instance, error, self._kinds, participant=self.participant, name="self")
         finally:
@@ -257,10 +257,17 @@ class Capturer:
         # Raised here, it has no context whose frames would hold memory of the state.
         raise refused
 
-    def _compare(self, row: Row, instance: object, number: int, base: _Table | None) -> Captured:
-        if not row.arrays.slots and row.length <= self._small and row.is_kept:
+    def _is_small(self, row: Row) -> bool:
+        """Whether the state is written whole each time."""
+        entries = sum(map(len, row.arrays.containers.met.values()))
+        return not row.arrays.slots and row.length + entries * _ENTRY <= self._small and row.is_kept
+
+    def _compare(
+        self, row: Row, shelved: Shelved, instance: object, number: int, base: Table | None
+    ) -> Captured:
+        if self._is_small(row):
             base = None
-        table = _Table()
+        table = Table(logs=shelved.logs)
         try:
             regions, changed = self._regions(row, table, base)
         except _Torn as torn:
@@ -268,12 +275,14 @@ class Capturer:
         kind = type(instance)
         pieces = self._pieces(row, table, base)
         # It says how many parts they have.
-        packed = self._header(row, kind, table)
+        packed = self._header(row, shelved, kind, table)
         header = self._part(HEADER, Part(b"", len(packed), False, [packed]), table, base)
-        pieces = (header, *pieces)
+        table.pieces.update(shelved.table())
+        pieces = (header, *shelved.pieces, *pieces)
         changed += sum(len(piece.content) for piece in pieces if piece.content is not None)
         total = sum(length for _, length in table.pieces.values())
         self._order.settle(total, free=base is None)
+        self._shelf.turn(row.arrays.containers, number, self._tables.keys())
         self._tables[number] = self._latest = table
         return Captured(
             number=number,
@@ -287,6 +296,7 @@ class Capturer:
             detecting=0.0,
             tracked=self._tracked(table),
             pages=self._pages(regions),
+            containers=shelved.counts(),
         )
 
     def _mutated(self, instance: object, torn: _Torn) -> ConcurrentMutation:
@@ -305,14 +315,15 @@ class Capturer:
             path=path,
         )
 
-    def _header(self, row: Row, kind: type, table: _Table) -> bytes:
+    def _header(self, row: Row, shelved: Shelved, kind: type, table: Table) -> bytes:
         versions = {name_of(each): version_of(each) for each in (*self._kinds.versioned, kind)}
         dataclasses = {each: fields_of(each) for each in (*self._kinds.dataclasses, kind)}
         fields = {name_of(each): names for each, names in dataclasses.items() if names is not None}
-        parts = table.cuts
+        parts, containers = table.cuts, shelved.rows
+        form = FORMAT_CONTAINERS if containers else FORMAT_PARTS if parts else FORMAT
         packed: bytes = msgpack.packb(
             {
-                "format": FORMAT_PARTS if parts else FORMAT,
+                "format": form,
                 "class": name_of(kind),
                 "version": version_of(kind),
                 "whole": row.whole,
@@ -323,11 +334,12 @@ class Capturer:
                 "versions": dict(sorted(versions.items())),
                 **({"fields": dict(sorted(fields.items()))} if fields else {}),
                 **({"parts": parts} if parts else {}),
+                **({"containers": containers} if containers else {}),
             }
         )
         return packed
 
-    def _pieces(self, row: Row, table: _Table, base: _Table | None) -> tuple[Piece, ...]:
+    def _pieces(self, row: Row, table: Table, base: Table | None) -> tuple[Piece, ...]:
         """All but the header."""
         pieces: list[Piece] = []
         judged, before = [], self._latest
@@ -352,7 +364,7 @@ class Capturer:
             self._order.observe(before.wholes, judged)
         return tuple(pieces)
 
-    def _part(self, name: str, part: Part, table: _Table, base: _Table | None) -> Piece:
+    def _part(self, name: str, part: Part, table: Table, base: Table | None) -> Piece:
         if part.known:
             assert base is not None
             digest, _ = table.pieces[name] = base.pieces[name]
@@ -370,7 +382,7 @@ class Capturer:
 
     # -- regions -------------------------------------------------------------------------------------
 
-    def _regions(self, row: Row, table: _Table, base: _Table | None) -> tuple[tuple[Region, ...], int]:
+    def _regions(self, row: Row, table: Table, base: Table | None) -> tuple[tuple[Region, ...], int]:
         """The regions with what changed in them, and how many bytes that is."""
         table.slots = self._numbers(row.arrays.slots)
         memories = dict(zip(table.slots, row.arrays.slots, strict=True))
@@ -391,7 +403,7 @@ class Capturer:
             raise _Torn(memories[region])
         return tuple(regions), changed
 
-    def _tracked(self, table: _Table) -> dict[str, int]:
+    def _tracked(self, table: Table) -> dict[str, int]:
         tracked: dict[str, int] = {}
         for region, way in self._tracker.ways.items():
             tracked[way] = tracked.get(way, 0) + table.regions[region].size
@@ -413,7 +425,7 @@ class Capturer:
         return chosen
 
     @staticmethod
-    def _known(memories: list[Bytes], before: _Table) -> list[int | None]:
+    def _known(memories: list[Bytes], before: Table) -> list[int | None]:
         """For each region the number of the same place, or of the same slot and size, or None."""
         numbers: list[int | None] = []
         taken: set[int] = set()

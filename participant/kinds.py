@@ -18,7 +18,7 @@ import copyreg
 import dataclasses
 import enum
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from operator import attrgetter, methodcaller
 from typing import Any
 
@@ -27,6 +27,7 @@ import numpy as np
 from .arrays import Arrays, MessageArrays
 from .arrow import is_buffer_kind, reduce_buffer
 from .classes import version_of
+from .container_kinds import KINDS
 from .rebuild import mark
 from .tensors import is_storage_kind, is_tensor_kind, reduce_storage, reduce_tensor
 
@@ -98,6 +99,7 @@ class Kinds(dict[type, Callable[[Any], Any]]):
         self._registered = len(copyreg.dispatch_table)
         self[np.ndarray] = lambda shown: self.arrays.reduce(shown)
         self[memoryview] = lambda shown: self.arrays.memory_view(shown)
+        self.update(dict.fromkeys(KINDS.values(), lambda shown: self.arrays.container(shown)))
 
     def begin(self, arrays: Arrays) -> None:
         """Another pickling starts."""
@@ -117,11 +119,16 @@ class Kinds(dict[type, Callable[[Any], Any]]):
             self.pop(type(shown), None)
         self.fresh.clear()
 
+    def know(self, kinds: Iterable[type]) -> None:
+        """What is stored has objects of these types."""
+        for kind in kinds:
+            if hasattr(kind, "__cutline_version__"):
+                self.versioned.add(kind)
+            if dataclasses.is_dataclass(kind):
+                self.dataclasses.add(kind)
+
     def __missing__(self, kind: type) -> Callable[[Any], Any]:
-        if hasattr(kind, "__cutline_version__"):
-            self.versioned.add(kind)
-        if dataclasses.is_dataclass(kind):
-            self.dataclasses.add(kind)
+        self.know((kind,))
         reduce = self._classify(kind)
         if self._marking and kind in self.versioned:
             reduce = _marked(reduce)

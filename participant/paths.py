@@ -19,6 +19,7 @@ import numpy as np
 
 from .classes import MAIN_NAMES, attributes_of, has_plain_state
 from .kinds import Kinds, refusal_of
+from .map import Map
 from .tensors import is_tensor_kind
 
 __all__ = ("Culprit", "deepest", "find_culprit", "path_of", "spell")
@@ -54,7 +55,7 @@ def _key(key: Any) -> str:
 def _parts(here: Any) -> Iterator[tuple[str, Any]]:
     """(label, part) of what pickle would save for `here`; raises what `__reduce_ex__` raises."""
     kind = type(here)
-    if kind is dict:
+    if kind is dict or kind is Map:
         for index, (key, value) in enumerate(here.items()):
             yield f".keys()[{index}]", key
             yield _key(key), value

@@ -26,10 +26,13 @@ from .arrays import Regroup, StateArrays
 from .classes import attributes_of, has_plain_state
 from .kinds import Kinds
 from .parts import Collector, Cutter, Cutting, Part
+from .shelf import Shelf
 
-__all__ = ("Order", "Row", "write_row")
+__all__ = ("NESTED", "Order", "Row", "write_row")
 
 WHOLE = "state"
+# How the names of pieces begin that have what is to be checked of nested containers.
+NESTED = "nested:"
 
 
 class Row:
@@ -66,7 +69,9 @@ def attribute_row(instance: object) -> tuple[dict[str, Any], dict[str, Any]] | N
     return held, slots
 
 
-def write_row(instance: object, kinds: Kinds, order: Order, region_min: int, cutting: Cutting) -> Row:
+def write_row(
+    instance: object, kinds: Kinds, order: Order, region_min: int, cutting: Cutting, shelf: Shelf
+) -> Row:
     """Pickles the instance; the caller clears the row's arrays.
 
     Raises:
@@ -74,7 +79,7 @@ def write_row(instance: object, kinds: Kinds, order: Order, region_min: int, cut
     """
     merged: list[tuple[int, int]] = []
     while True:
-        row = Row(StateArrays(region_min, list(merged)))
+        row = Row(StateArrays(region_min, list(merged), shelf.gathering()))
         kinds.begin(row.arrays)
         try:
             _fill(row, instance, kinds, order, cutting)
@@ -109,6 +114,7 @@ def _fill(row: Row, instance: object, kinds: Kinds, order: Order, cutting: Cutti
         sink.stream = cutting.begin(WHOLE)
         pickler.dump(instance)
         row.pieces.append((WHOLE, sink.stream.parts()))
+        _fill_nested(row, pickler, sink, cutting)
         return
     held, slots = attributes
     row.names, row.slots = list(held), list(slots)
@@ -124,6 +130,16 @@ def _fill(row: Row, instance: object, kinds: Kinds, order: Order, cutting: Cutti
     for name in order.arrange(list(values)):
         sink.stream = cutting.begin(name)
         pickler.dump(values[name])
+        row.pieces.append((name, sink.stream.parts()))
+    _fill_nested(row, pickler, sink, cutting)
+
+
+def _fill_nested(row: Row, pickler: pickle.Pickler, sink: _Sink, cutting: Cutting) -> None:
+    """What is to be checked of containers that only others name; it may lead to further ones."""
+    while waiting := row.arrays.containers.unwritten():
+        name = f"{NESTED}{len(row.pieces)}"
+        sink.stream = cutting.begin(name)
+        pickler.dump(waiting)
         row.pieces.append((name, sink.stream.parts()))
 
 

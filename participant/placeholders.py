@@ -143,6 +143,8 @@ class Hollow(Loader):
     """Makes arrays without their contents, as far as those are in regions; `spans` says which memory."""
 
     settles = False
+    # Of placeholders several may be equal that were not, and the other way round.
+    is_strict = False
 
     def __init__(self, regions: Any = None, filled: Callable[[int, Any], None] | None = None) -> None:
         super().__init__(regions, self._note)

@@ -21,11 +21,12 @@ import numpy as np
 from cutline.errors import CannotRestore, SchemaMismatch
 
 from .classes import homeless, slot_names, version_of
+from .container import Container
 from .findings import Absent, Findings
 from .memory import Bytes, dense, taken_over
 from .renames import RENAMES, name_of
 
-__all__ = ("BORROWED", "Borrower", "Loader", "TrialLoader", "MARKS", "mark")
+__all__ = ("BORROWED", "Borrower", "Loader", "TrialLoader", "MARKS", "Spot", "UNSEEN", "blank", "mark")
 
 # Bytes from which on an array that came by reference is not copied.
 BORROWED = 1 << 20
@@ -41,12 +42,33 @@ def _nobody_asks(slot: int, memory: Bytes) -> None:
     """Of messages, and of images that nothing will be relative to."""
 
 
-class Loader:
-    """Makes the arrays of one image or message. `regions.pop(slot)` gives the memory of a region.
+class Spot:
+    """What stands for a key of a Map where the key itself cannot (`cutline.participant.map`)."""
 
-    `filled` hears of the memory that a region became, by slot, before anybody else can see it.
+    __slots__ = ("number",)
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is Spot and other.number == self.number
+
+    def __hash__(self) -> int:
+        return hash(("cutline.Spot", self.number))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return mark("_spot"), (self.number,)
+
+
+class Loader:
+    """Makes the arrays and containers of one image or message.
+
+    `regions.pop(slot)` gives the memory of a region. `filled` hears of the memory that a region
+    became, by slot, before anybody else can see it.
     """
 
+    # Whether containers must have what the image says they have.
+    is_strict = True
     # Whether objects are to become what their classes are now.
     settles = True
 
@@ -68,6 +90,12 @@ class Loader:
         # Attributes that their object has no place for, and the object.
         self.stray: dict[int, tuple[object, dict[str, Any]]] = {}
         self._sealed: list[np.ndarray[Any, Any]] = []
+        # The containers of the image, by number.
+        self.containers: Mapping[int, Container] = {}
+        # Those to which something is to come with the attributes: kind, number, for how many entries.
+        self.unfilled: dict[int, tuple[str, int, int]] = {}
+        # While what containers said of old is read: those that there were then.
+        self.former: dict[tuple[str, int], Container] | None = None
 
     def finish(self) -> None:
         """Sets the read-only flags; called once, after the last object has been loaded."""
@@ -289,6 +317,23 @@ class Loader:
         error.__cause__ = cause
         self.findings.meet(error)
 
+    def _container(self, kind: str, number: int) -> Container:
+        found = self.containers.get(number)
+        if found is not None and found.kind == kind:
+            return found
+        if self.former is None:
+            raise CannotRestore(f"the image has no {kind} {number}, which its state names")
+        return self.former.setdefault((kind, number), blank(kind))
+
+    def _fill_container(self, made: Container, state: Any) -> None:
+        kind, number, checked = self.unfilled.pop(id(made), (made.kind, 0, 0))
+        made._fill(state)
+        if self.is_strict and made._checked_count() != checked:
+            raise CannotRestore(f"{kind} {number} of the image has {checked} values that may change")
+
+    def _spot(self, number: int) -> Spot:
+        return Spot(number)
+
 
 class Borrower(Loader):
     """Leaves large arrays where their bytes are, in somebody else's memory: read-only, and not copied."""
@@ -309,7 +354,7 @@ class Borrower(Loader):
 
 
 class TrialLoader(Loader):
-    """Makes arrays of zeros, which take no memory, where an image would have regions."""
+    """Makes arrays of zeros, which take no memory, where an image has regions; containers are empty."""
 
     def _root(
         self,
@@ -326,6 +371,24 @@ class TrialLoader(Loader):
 
     def _array_array(self, kind: type[array.array[Any]], typecode: str, content: Any) -> array.array[Any]:
         return super()._array_array(kind, typecode, b"" if type(content) is int else content)
+
+    def _container(self, kind: str, number: int) -> Container:
+        return blank(kind)
+
+    def _fill_container(self, made: Container, state: Any) -> None:
+        """It has no places for what is in `state`, which loaded."""
+
+
+def blank(kind: str) -> Container:
+    """An empty container. Raises CannotRestore for a kind that is not known."""
+    from .container_kinds import KINDS
+
+    if kind not in KINDS:
+        raise CannotRestore(
+            f"the image has a container of kind {kind!r}, which this Cutline does not know; restore with the "
+            "newer Cutline that wrote it"
+        )
+    return KINDS[kind]._blank()
 
 
 def mark(name: str) -> Callable[..., Any]:
@@ -344,7 +407,12 @@ def _outside(name: str) -> Callable[..., Any]:
 
 MARKS = tuple(
     "_root _view _object_root _fill_objects _object_view _subclass _set_attributes _void _array_array "
-    "_memoryview _tensor _storage _arrow_buffer _aged _member _flags".split()
+    "_memoryview _tensor _storage _arrow_buffer _aged _member _flags "
+    "_container _fill_container _spot _unseen".split()
 )
 for _name in MARKS:
     globals()[_name] = _outside(_name)
+
+# Stands in a change for a value that is not in it, and is only ever compared; for unpicklers it is itself.
+UNSEEN = mark("_unseen")
+Loader._unseen = staticmethod(UNSEEN)  # type: ignore[attr-defined]

@@ -25,19 +25,23 @@ import numpy as np
 from cutline.errors import CannotRestore, ClassMissing, ClassNotAllowed, SchemaMismatch
 from cutline.storage.part_names import part_name, piece_of
 
-from .classes import Classes, slot_names
+from .classes import Classes, slot_names, version_of
+from .container import Container
 from .findings import Findings
 from .memory import Bytes, address
-from .migrating import Settling
+from .migrating import Settling, fields_of
 from .pickling import OUT_OF_PLACE, Live, Opener, PatientOpener
 from .rebuild import Loader
+from .renames import RENAMES
+from .shelf import is_segment
 from .tracking import Mark
+from .unshelving import check_filled, unshelve
 
 __all__ = ("HEADER", "Classes", "Live", "Restored", "restore")
 
 HEADER = "header"
 # The newest format of a header that is read here.
-NEWEST = 2
+NEWEST = 3
 _UNCUT = 0, 1
 _DEFAULT = Classes()
 _NOBODY: Live = {}
@@ -48,7 +52,9 @@ class Restored:
     (address and size) and its mark, which `mark` makes of the memory when it has just been filled.
 
     `slots`: the regions' numbers in the order in which the pieces name them. `cuts`: of pieces that
-    have several parts, what size the next ones are to have, and how many there are.
+    have several parts, what size the next ones are to have, and how many there are. `containers`: Maps and
+    Logs by number, if what captures wrote of them is still how this program would write it; `segments`: that,
+    as the header has it; `classes`: those of their entries, by the names that the image has for them.
     """
 
     def __init__(self, mark: Callable[[int, Bytes], Mark]) -> None:
@@ -57,6 +63,9 @@ class Restored:
         self.marks: dict[int, Mark] = {}
         self.slots: list[int] = []
         self.cuts: dict[str, tuple[int, int]] = {}
+        self.containers: dict[int, Container] = {}
+        self.segments: dict[int, list[tuple[int, int]]] = {}
+        self.classes: Mapping[str, type] = {}
         self._mark = mark
 
     def filled(self, number: int, memory: Bytes) -> None:
@@ -107,6 +116,10 @@ def restore(
         restored.pieces = list(pieces)
         restored.slots = list(numbers)
         restored.cuts = {name: (size, count) for name, (size, count) in reading.parts.items()}
+        restored.classes = reading.found
+        if not reading.is_dated():
+            restored.containers = dict(reading.containers)
+            restored.segments = {row[0]: [(taken, size) for taken, size in row[-1]] for row in reading.rows}
     return instance
 
 
@@ -142,10 +155,16 @@ class _Reading:
                 f"reads up to {NEWEST}; restore with the newer Cutline that wrote it",
                 participant=participant,
             )
-        self.stream = [content for name, content in pieces if name != HEADER]
+        # Maps and Logs, and the classes of their entries, by the names that the image has for them.
+        self.containers: Mapping[int, Container] = {}
+        self.found: dict[str, type] = {}
+        self.rows: list[list[Any]] = self.doc.get("containers", [])
+        self.segments = {name: content for name, content in pieces if is_segment(name)}
+        pieces = [piece for piece in pieces if piece[0] != HEADER and piece[0] not in self.segments]
+        self.stream = [content for _, content in pieces]
         # Of pieces that have several: their size, and how many.
         self.parts: dict[str, tuple[int, int]] = self.doc.get("parts", {})
-        self.names = self._names([name for name, _ in pieces if name != HEADER])
+        self.names = self._names([name for name, _ in pieces])
 
     def _names(self, stored: list[str]) -> list[str]:
         """The pieces in their order. Raises CannotRestore if their parts are not those that there must be."""
@@ -208,6 +227,7 @@ class _Reading:
         self, kind: type, loader: Loader, live: Live, opening: type[Opener] | type[PatientOpener]
     ) -> object:
         whole = self.doc["whole"]
+        self._containers(loader, live, opening)
         primed = () if whole else self._primed(kind, loader)
         # An opcode row that puts the primed objects into the memo: BININT2 n, BINPERSID, MEMOIZE, POP.
         prologue = b"\x80\x05" + b"".join(
@@ -225,10 +245,11 @@ class _Reading:
         if not whole:
             self._fill(instance, values, loader)
         loader.finish()
+        check_filled(loader)
         if loader.settles and not self.findings.problems:
             settling = Settling(
                 instance,
-                {self.doc["class"]: kind, **opener.found},
+                {self.doc["class"]: kind, **self.found, **opener.found},
                 self.doc["versions"],
                 self.doc.get("fields", {}),
                 loader.stray,
@@ -237,6 +258,29 @@ class _Reading:
             )
             settling.run()
         return instance
+
+    def _containers(self, loader: Loader, live: Live, opening: type[Opener] | type[PatientOpener]) -> None:
+        """Maps and Logs, without what of them comes with the attributes."""
+        loader.path = "self, in a Map or a Log"
+
+        def opened(stream: io.BytesIO) -> Any:
+            opener = opening(stream, loader, self.classes, live)
+            opener.found = self.found
+            return opener
+
+        unshelve(self.rows, self.segments, loader, opened)
+        self.containers, loader.path = loader.containers, "self"
+
+    def is_dated(self) -> bool:
+        """Whether what captures wrote of containers would be written in another way by this program."""
+        versions, fields = self.doc["versions"], self.doc.get("fields", {})
+        return bool(self.rows) and (
+            bool(RENAMES.table)
+            or any(
+                version_of(kind) != versions.get(name, 0) or fields_of(kind) != fields.get(name)
+                for name, kind in self.found.items()
+            )
+        )
 
     def _primed(self, kind: type, loader: Loader) -> tuple[Any, ...]:
         made: list[Any] = [copyreg.__newobj__(kind)]  # type: ignore[attr-defined]

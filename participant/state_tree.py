@@ -29,6 +29,7 @@ from typing import Any
 import numpy as np
 
 from .classes import attributes_of, name_of
+from .container import Container
 from .handle import Handle, Ref
 from .placeholders import Likeness, Placeholder
 
@@ -90,7 +91,8 @@ class _Walk:
         elif isinstance(value, Mapping) and not isinstance(value, Placeholder):
             node["length"] = len(value)
             self._pairs(node, value.items(), len(value), depth)
-            self._attributes(node, value, depth)
+            if not isinstance(value, Container):
+                self._attributes(node, value, depth)
         elif isinstance(value, (list, tuple, deque, Set)):
             node["length"] = len(value)
             self._several(node, "items", _in_order(value), len(value), depth)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import json
 import os
 import pickle
@@ -16,6 +17,7 @@ import msgpack
 import numpy as np
 import pytest
 
+from cutline import Map
 from cutline.errors import CannotRestore
 from cutline.participant.at_rest import Absent
 from cutline.participant.capture import Capturer
@@ -157,3 +159,24 @@ def test_messages_with_arrays_beside_them() -> None:
     (first,), named = shown_message(packed, LIVE)
     assert isinstance(first, Placeholder) and vars(first) == {"n": 1}
     assert named["rows"].shape == (2000,)
+
+
+def test_a_map_is_shown_with_its_entries() -> None:
+    inner: Map[str, Any] = Map(deep=Open(n=1))
+    shown = tree(Open(seen=Map({"a": 1, "b": [2], (1, "k"): inner, Kind.ONE: 5}), inner=inner))
+    seen, inside = (shown["attributes"][name] for name in ("seen", "inner"))
+    assert (seen["type"], seen["length"]) == ("cutline.participant.map:Map", 4) and "attributes" not in seen
+    assert [key.get("value") for key, _ in seen["entries"]][:2] == ["a", "b"]
+    assert inside["same_as"] == seen["entries"][2][1]["id"]
+    state: Any = Open(seen=Map({Kind.ONE: 1}))
+    images, capturer = Images(), Capturer("p")
+    images.put(capturer.capture(state, number=1, against=None), None)
+    del state.seen[Kind.ONE]
+    state.seen[Kind.ONE] = 2
+    images.put(capturer.capture(state, number=2, against=1), 1)
+    again, _ = shown_state(*images.images[2], participant="p", live=LIVE)
+    assert list(again.seen.values()) == [2]
+
+
+class Kind(enum.Enum):
+    ONE = 1

@@ -170,8 +170,8 @@ def test_what_does_not_load_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_newer_format_is_refused() -> None:
     import msgpack
 
-    with pytest.raises(CannotRestore, match="format 3"):
-        restore([("header", msgpack.packb({"format": 3}))], {}, participant="p")
+    with pytest.raises(CannotRestore, match="format 4"):
+        restore([("header", msgpack.packb({"format": 4}))], {}, participant="p")
 
 
 def test_saved_whole() -> None:

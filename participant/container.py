@@ -1,0 +1,130 @@
+"""What a Map and a Log are to a capture: containers that know what of them changed.
+
+Theory of operation. A container notes each change as it is made, in a form that is itself what a capture
+writes: its *change*. At a capture the noted change becomes a *generation* and a new, empty one takes its
+place, which costs the same however large the container is. A generation is never touched again, so several
+captures may be under way. What an image writes is the changes of all generations since its parent, the older
+ones under the newer ones; hence an aborted capture loses nothing: its generation stays and is written again.
+
+What can change without the container's knowledge (a list that is a value) is not in changes but in the
+container's *checked* state, which each capture pickles with the attributes, so that sharing survives.
+Changes hold only what is frozen, and containers, by their numbers: `nested` names those.
+
+A second kind of container is a subclass of `Container` with a `Change` of its own, and one line in
+`cutline.participant.container_kinds`; captures, images and restores know no more than what is here.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Iterable, Iterator
+from typing import Any, ClassVar
+
+__all__ = ("CHUNK", "Change", "Container", "Journal")
+
+# Entries that are pickled, or loaded, in one go: well below a millisecond.
+CHUNK = 4096
+
+
+class Change(ABC):
+    """What became of a container between two moments. Never modified once the later one is over."""
+
+    __slots__ = ()
+
+    @property
+    @abstractmethod
+    def size(self) -> int:
+        """How many entries it names; 0: there was no change."""
+
+    @property
+    @abstractmethod
+    def is_whole(self) -> bool:
+        """Whether nothing of what was before counts any more."""
+
+    @abstractmethod
+    def over(self, older: Change) -> Change:
+        """Both as one: `older` came first."""
+
+    @abstractmethod
+    def documents(self) -> Iterator[Any]:
+        """What is to be pickled, one after the other; each with a memo of its own."""
+
+
+class Journal:
+    """The generations of a container: (number of the capture, change), ascending. `owner`: whose captures."""
+
+    __slots__ = ("owner", "number", "generations")
+
+    def __init__(self, owner: object, number: int) -> None:
+        self.owner = owner
+        self.number = number
+        self.generations: list[tuple[int, Change]] = []
+
+    def since(self, capture: int, now: Change) -> Change:
+        """All that changed since that capture; `now` is what changed since the newest one."""
+        change = now
+        for number, older in reversed(self.generations):
+            if number > capture:
+                change = change.over(older)
+        return change
+
+    def add(self, capture: int, change: Change, known: Collection[int]) -> None:
+        """A capture was taken. `known`: those that a later one may be relative to, and those under way."""
+        first = min(known, default=capture)
+        kept = [each for each in self.generations if each[0] > first]
+        while kept and kept[-1][0] not in known:
+            # That one was aborted: nothing will ever be relative to it.
+            change = change.over(kept.pop()[1])
+        self.generations = [*kept, (capture, change)] if change.size else kept
+
+
+class Container:
+    """See the module's head. `kind` is its name in images, and does not change."""
+
+    __slots__ = ("_journal",)
+    kind: ClassVar[str]
+    _journal: Journal | None
+
+    def __len__(self) -> int:
+        raise NotImplementedError
+
+    def _change(self) -> Change:
+        """What was noted since the last `_turn`; it may still grow."""
+        raise NotImplementedError
+
+    def _turn(self) -> None:
+        """A new generation begins. The change before is left alone from now on; must not fail."""
+        raise NotImplementedError
+
+    def _everything(self) -> Change:
+        """All that there is, as a change that is whole. Leaves what was noted as it is."""
+        raise NotImplementedError
+
+    def _checked_state(self) -> Any:
+        """What each capture has to look at: for pickle; None if there is nothing."""
+        raise NotImplementedError
+
+    def _checked_count(self) -> int:
+        """Of how many entries that is."""
+        raise NotImplementedError
+
+    def _nested(self) -> Iterable[Container]:
+        """The containers that changes name."""
+        raise NotImplementedError
+
+    def _find_nested(self) -> None:
+        """After the last `_replay`, if containers were named: what `_nested` is to give."""
+        raise NotImplementedError
+
+    @classmethod
+    def _blank(cls) -> Container:
+        """An empty one, for `_replay`."""
+        raise NotImplementedError
+
+    def _replay(self, documents: Iterator[Any]) -> None:
+        """Takes the next change, as `Change.documents` gave it, from an image. It is not noted."""
+        raise NotImplementedError
+
+    def _fill(self, state: Any) -> None:
+        """Takes the checked state from an image, after the last `_replay`. It is not noted."""
+        raise NotImplementedError

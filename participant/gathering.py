@@ -1,0 +1,69 @@
+"""The containers that one pickling of a state meets: each gets a number, by which streams name it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .container import Container
+
+__all__ = ("Gathering",)
+
+
+class Gathering:
+    """See the module's head.
+
+    A container that a capture of `owner` gave a number keeps it; others get numbers from `first` on. What is
+    met is kept alive, so that no other object gets its identity.
+    """
+
+    def __init__(self, owner: object = None, first: int = 0) -> None:
+        self.met: dict[int, Container] = {}
+        self.first = first
+        # Whether streams name containers only, without what is to be checked of them.
+        self.names_only = False
+        self._owner = owner
+        self._numbers: dict[int, int] = {}
+        self._written: dict[int, None] = {}
+        self._walked = 0
+
+    def number(self, shown: Container) -> int:
+        """The number of a container."""
+        found = self._numbers.get(id(shown))
+        if found is None:
+            journal = shown._journal
+            if journal is not None and journal.owner is self._owner:
+                found = journal.number
+            else:
+                found = self.first
+                self.first += 1
+            self._numbers[id(shown)] = found
+            self.met[found] = shown
+        return found
+
+    def reduce(self, shown: Container) -> tuple[Any, ...]:
+        """How a stream has it; the first time with what is to be checked."""
+        # Not above: rebuild has the types of containers in its own signatures.
+        from .rebuild import mark
+
+        number = self.number(shown)
+        named = mark("_container"), (shown.kind, number)
+        if self.names_only:
+            return named
+        self._written[number] = None
+        state = shown._checked_state()
+        return named if state is None else (*named, state, None, None, mark("_fill_container"))
+
+    def unwritten(self) -> list[Container]:
+        """Those of which something is to be checked and that no stream has had yet."""
+        order = list(self.met.values())
+        while self._walked < len(order):
+            for inner in order[self._walked]._nested():
+                if id(inner) not in self._numbers:
+                    self.number(inner)
+                    order.append(inner)
+            self._walked += 1
+        return [
+            container
+            for number, container in self.met.items()
+            if number not in self._written and container._checked_count()
+        ]

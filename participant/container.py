@@ -8,7 +8,7 @@ ones under the newer ones; hence an aborted capture loses nothing: its generatio
 
 What can change without the container's knowledge (a list that is a value) is not in changes but in the
 container's *checked* state, which each capture pickles with the attributes, so that sharing survives.
-Changes hold only what is frozen, and containers, by their numbers: `nested` names those.
+Changes hold only what is immutable, and containers, by their numbers: `nested` names those.
 
 A second kind of container is a subclass of `Container` with a `Change` of its own, and one line in
 `cutline.participant.container_kinds`; captures, images and restores know no more than what is here.

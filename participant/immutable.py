@@ -5,8 +5,9 @@ So a value is classified when it is set. One that nothing can change is tracked 
 is looked at by every capture.
 
 Types are known exactly, or by what they say of themselves: a subclass of str or of tuple may have attributes,
-a subclass of Enum may have members that hold a list. What is not known to be immutable counts as mutable,
-which costs time and is never wrong.
+a subclass of Enum may have members that hold a list. Classes and functions go by their names. What is not
+known to be immutable counts as mutable, which costs time and is never wrong: a frozen dataclass too, which
+``object.__setattr__`` and cached properties change.
 """
 
 from __future__ import annotations
@@ -16,19 +17,27 @@ import decimal
 import enum
 import fractions
 import pathlib
+import types
 import uuid
 import zoneinfo
 from typing import Any
 
-__all__ = ("ATOMS", "is_immutable")
+import numpy as np
+
+from .handle import Handle
+
+__all__ = ("ATOMS", "KEYS", "is_immutable", "is_steady")
 
 # Of these types nothing ever changes.
 ATOMS: frozenset[type] = frozenset((
     type(None), bool, int, float, complex, str, bytes, range, type(...), type(NotImplemented),
     datetime.date, datetime.timedelta, datetime.timezone, zoneinfo.ZoneInfo,
     decimal.Decimal, fractions.Fraction, uuid.UUID, uuid.SafeUUID,
-    pathlib.PurePosixPath, pathlib.PureWindowsPath, pathlib.PosixPath, pathlib.WindowsPath,
+    pathlib.PurePosixPath, pathlib.PureWindowsPath, pathlib.PosixPath, pathlib.WindowsPath, Handle,
 ))  # fmt: skip
+# Of these, whatever their value, an equal one is as good.
+KEYS: frozenset[type] = frozenset((str, int, bytes, bool, type(None)))
+_SCALARS = (np.number, np.bool_, np.datetime64, np.str_, np.bytes_)
 _TIMES = (datetime.datetime, datetime.time)
 # Nested deeper than this, a value counts as mutable.
 _DEPTH = 20
@@ -53,9 +62,34 @@ def _is_immutable(value: Any, depth: int) -> bool:
     if isinstance(value, enum.Enum):
         # Goes by its name; what it holds is the program's.
         return _is_immutable(value.value, depth - 1)
-    return False
+    return _goes_by_name(value) or isinstance(value, _SCALARS)
 
 
 def _is_plain_tuple(kind: type) -> bool:
     """Whether its instances are tuples without attributes, as those of a NamedTuple are."""
     return issubclass(kind, tuple) and not kind.__dictoffset__ and hasattr(kind, "_fields")
+
+
+def _goes_by_name(value: Any) -> bool:
+    return isinstance(value, (type, types.FunctionType))
+
+
+def is_steady(key: Any) -> bool:
+    """Whether `key` is found again by an equal one, also where no class is at hand: it is immutable, of
+    built-in types, and equal to itself.
+    """
+    work = [key]
+    while work:
+        here = work.pop()
+        kind = type(here)
+        if kind is tuple or kind is frozenset:
+            work.extend(here)
+        elif kind in ATOMS:
+            if here != here:
+                return False
+        elif kind in _TIMES:
+            if not _is_immutable(here, 1):
+                return False
+        elif not _goes_by_name(here):
+            return False
+    return True

@@ -5,9 +5,9 @@ noted as well: what was set in `_put`, in the order in which it came, what was r
 change that a capture writes (`cutline.participant.container`): who removes all of `_gone` and then sets all
 of `_put` has the entries in their order, also those that were removed and set again.
 
-A value is judged when it is set. What is frozen (`cutline.participant.frozen`) is noted as it is, and so is
-another container. Any other value may change unseen; noted is only that there is one (`UNSEEN`), and each
-capture pickles it with the state. A key is noted as it is if an equal one finds it again after a restore;
+A value is judged when it is set. What is immutable (`cutline.participant.immutable`) is noted as it is, and
+so is another container. Any other value may change unseen; noted is only that there is one (`UNSEEN`), and
+each capture pickles it with the state. A key is noted as it is if an equal one finds it after a restore;
 others, such as objects that are themselves only, get a number (`Spot`) in its place, and their entries are
 pickled with the state.
 
@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, cast, final
 from cutline.errors import CannotRestore
 
 from .container import CHUNK, Change, Container
-from .frozen import KEYS, PLAIN, is_frozen, is_steady
+from .immutable import ATOMS, KEYS, is_immutable, is_steady
 from .rebuild import UNSEEN, Spot
 
 if TYPE_CHECKING:
@@ -169,7 +169,7 @@ class Map(Container, MutableMapping[K, V]):
     # -- writing -------------------------------------------------------------------------------------
 
     def __setitem__(self, key: K, value: V) -> None:
-        if self._odd or type(value) not in PLAIN or type(key) not in KEYS:
+        if self._odd or type(value) not in ATOMS or type(key) not in KEYS:
             self._set(key, value)
             return
         try:
@@ -193,7 +193,7 @@ class Map(Container, MutableMapping[K, V]):
             if isinstance(value, Container):
                 self._inner[key], self._odd, noted = value, True, cast(Any, value)
                 self._unseen.pop(key, None)
-            elif is_frozen(value):
+            elif is_immutable(value):
                 noted = value
                 self._forget(key)
             else:
@@ -237,7 +237,7 @@ class Map(Container, MutableMapping[K, V]):
                 self._put[self._new_spot(key)] = UNSEEN
             elif isinstance(value, Container):
                 self._inner[key], self._put[key], self._odd = value, value, True
-            elif is_frozen(value):
+            elif is_immutable(value):
                 self._put[key] = value
             else:
                 self._unseen[key], self._put[key], self._odd = None, UNSEEN, True
@@ -308,7 +308,7 @@ class Map(Container, MutableMapping[K, V]):
 
     def _take(self, given: dict[K, V] | Map[K, V]) -> None:
         """All of a plain dict: at once where nothing in it needs a look of its own."""
-        plain = KEYS.issuperset(map(type, given)) and PLAIN.issuperset(map(type, given.values()))
+        plain = KEYS.issuperset(map(type, given)) and ATOMS.issuperset(map(type, given.values()))
         if plain and not self._odd:
             try:
                 self._items.update(given)

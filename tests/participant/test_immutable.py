@@ -13,8 +13,10 @@ from collections import namedtuple
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import numpy as np
 import pytest
 
+from cutline.participant.handle import Handle
 from cutline.participant.immutable import is_immutable
 
 
@@ -77,6 +79,7 @@ def deep(levels: int) -> Any:
         datetime.date(2020, 1, 1), datetime.datetime(2020, 1, 1), datetime.timedelta(1), datetime.time(1),
         datetime.datetime(2020, 1, 1, tzinfo=datetime.timezone.utc),
         datetime.datetime(2020, 1, 1, tzinfo=zoneinfo.ZoneInfo("UTC")), deep(15),
+        int, Frozen, deep, np.float64(1.5), np.datetime64("2020-01-01"), (int, Handle("other")),
     ],
     ids=repr,
 )  # fmt: skip
@@ -88,9 +91,9 @@ def test_nothing_can_change_it(value: Any) -> None:
     "value",
     [
         [], {}, set(), bytearray(), ([],), (1, (2, [])), Point(1, []), Pair({}, 1), Bags.BAG, (Bags.BAG,),
-        Named("a"), (Named("a"),), frozenset([Named("a")]), Tagged(1, 2), Frozen(1), object(), int,
+        Named("a"), (Named("a"),), frozenset([Named("a")]), Tagged(1, 2), Frozen(1), object(),
         types.SimpleNamespace(), datetime.datetime(2020, 1, 1, tzinfo=Zone()), memoryview(b"a"), len,
-        iter([]), deep(100),
+        iter([]), deep(100), np.zeros(1), np.zeros(1, "i4,i4")[0],
     ],
     ids=lambda value: type(value).__name__,
 )  # fmt: skip

@@ -15,7 +15,7 @@ from hypothesis import settings
 
 from cutline import Map
 from cutline.errors import CannotCapture, CannotRestore
-from cutline.participant import container, frozen, map, shelf
+from cutline.participant import container, immutable, map, shelf
 from cutline.participant.capture import Captured, Capturer
 from cutline.participant.map import MapChange
 from tests.participant.images import Images, Packs, through_image, through_message
@@ -393,8 +393,8 @@ def test_an_image_that_says_something_else_than_its_header_is_refused() -> None:
 
 
 def test_a_class_of_values_is_looked_up_as_any_other() -> None:
-    again = through_image(Map({"a": Open, "b": frozen.is_frozen}))
-    assert again == {"a": Open, "b": frozen.is_frozen}
+    again = through_image(Map({"a": Open, "b": immutable.is_immutable}))
+    assert again == {"a": Open, "b": immutable.is_immutable}
 
 
 # -- against dicts, at random ------------------------------------------------------------------------
@@ -413,7 +413,7 @@ Patch = pytest.MonkeyPatch
 
 def a_change_not_noted(patch: Patch) -> None:
     """What is set to a frozen value in a Map with others is not noted."""
-    patch.setattr(map, "is_frozen", lambda value: True)
+    patch.setattr(map, "is_immutable", lambda value: True)
 
 
 def a_key_less(patch: Patch) -> None:

@@ -28,7 +28,7 @@ def define() -> Iterator[Define]:
         module = types.ModuleType(name)
         if text:
             sys.modules[name] = module
-            exec("import cutline, dataclasses, enum\n" + text, vars(module))
+            exec("import cutline, dataclasses, enum, typing\n" + text, vars(module))
         else:
             sys.modules.pop(name, None)
         return module

@@ -38,9 +38,10 @@ EXAMPLES := 5000
 test-zoo: $(STAMP)
 	CUTLINE_ZOO_EXAMPLES=$(EXAMPLES) $(BIN)/python -m pytest -q tests/participant/test_zoo_in_a_row.py
 
-# Random operations on Maps between captures and restores, against dicts: make test-containers EXAMPLES=5000
+# Random operations on Maps and Logs between captures and restores: make test-containers EXAMPLES=5000
 test-containers: $(STAMP)
-	CUTLINE_CONTAINER_EXAMPLES=$(EXAMPLES) $(BIN)/python -m pytest -q tests/participant/test_map.py
+	CUTLINE_CONTAINER_EXAMPLES=$(EXAMPLES) $(BIN)/python -m pytest -q tests/participant/test_map.py \
+	  tests/participant/test_log.py
 
 # Every condition of barrier/ turned round and every statement left out, one at a time: two minutes.
 mutate: $(STAMP)

@@ -50,7 +50,10 @@ _PLAIN = frozenset(
     " copyreg.__newobj_ex__ _codecs.encode pathlib.PurePosixPath pathlib.PosixPath"
     " pathlib.PureWindowsPath pathlib.WindowsPath".split()
 )
-_OWN = ("cutline.errors", "cutline.participant.driver.DriverState", "cutline.participant.map.Map")
+_OWN = (
+    *("cutline.errors", "cutline.participant.driver.DriverState"),
+    *("cutline.participant.map.Map", "cutline.participant.log.Log"),
+)
 
 # By system: what each allows; None for one that allows everything.
 _systems: dict[str, tuple[str, ...] | None] = {}

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from .container import Container
+from .log import Log
 from .map import Map
 
 __all__ = ("KINDS",)
 
-KINDS: dict[str, type[Container]] = {kind.kind: kind for kind in (Map,)}
+KINDS: dict[str, type[Container]] = {kind.kind: kind for kind in (Map, Log)}

@@ -1,17 +1,18 @@
 """`cutline.Log`: a list whose captures cost what was appended, and whose steps are durable when they return.
 
 Theory of operation. A Log holds a plain list and is none: whoever could reach the list around the Log's
-methods (`list.append(log, x)`, C code that takes any list) would change it unseen. Appending leaves what was
-there as it was, so a capture needs the tail alone: everything from the *low-water mark* on, the lowest
-position that anything else than an append touched since the capture that it is relative to. A `Snapshot`
-names that tail and takes no copy of it. Who is about to change something below its end copies the tail for
-it first.
+methods (`list.append(log, x)`, C code that takes any list) would change it unseen. Appending leaves what
+was there as it was, so a change (`cutline.participant.container`) is the tail: everything from the
+*low-water mark* on, the lowest position that anything else than an append touched since the last capture.
+A long tail is not copied: who is about to change something in it copies it first, for all changes that
+still need it.
 
-Values are classified when they are set. `loose` are the positions of those that may change without the Log
-hearing of it: a dict that somebody else holds too, another Log.
+Values are judged when they are set. `_loose` are the positions of those that may change without the Log
+hearing of it: a dict that somebody else holds too. In a change a mark stands for them (`UNSEEN`), and each
+capture pickles them with the attributes. Containers among the values are there too.
 
-One number, `_floor`, tells whether a change concerns anybody: below it lies what an open snapshot, the
-low-water mark or the chain covers.
+One number, `_floor`, tells whether a change concerns anybody: below it lies what a change that was given
+out, the low-water mark or the chain covers.
 
 The *chain* is a digest of all that the Log holds and of how it came to that, for `step`
 (`cutline.participant.steps`). It is brought up to date when it is asked for. Changing what it covers gives
@@ -20,20 +21,25 @@ it another root, which follows from the one before and the position.
 
 from __future__ import annotations
 
+import copy
 import operator
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, MutableSequence
+from collections.abc import Callable, Collection, Iterable, Iterator, MutableSequence
 from reprlib import recursive_repr
-from typing import Any, SupportsIndex, TypeVar, overload
+from typing import Any, NoReturn, SupportsIndex, TypeVar, final, overload
+from weakref import WeakSet
 
 from blake3 import blake3
 
-from cutline.errors import OutsideHandler
+from cutline.errors import CannotRestore, OutsideHandler
 
+from .container import CHUNK, Container
 from .handle import own_port
 from .immutable import ATOMS, is_immutable
+from .log_change import LogChange
+from .rebuild import UNSEEN
 
-__all__ = ("Log", "Snapshot", "only_in_handlers")
+__all__ = ("Log", "only_in_handlers")
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -41,58 +47,46 @@ _ROOT = b"\0" * 16
 _only_in_handlers: list[bool] = []
 
 
-class Snapshot:
-    """What a Log held from `start` on when this was taken; `length`: how many values there were in all."""
-
-    __slots__ = ("start", "length", "_log", "_kept")
-
-    def __init__(self, log: Log[Any], start: int) -> None:
-        self.start = start
-        self.length = len(log)
-        self._log: Log[Any] | None = log
-        self._kept: list[Any] = []
-
-    def values(self) -> list[Any]:
-        """The values from `start` on, as they were."""
-        return self._kept if self._log is None else self._log._items[self.start : self.length]
-
-    def detach(self) -> None:
-        """The log is about to change them."""
-        self._kept, self._log = self.values(), None
-
-    def close(self) -> None:
-        """Nobody asks for the values any more."""
-        log, self._log = self._log, None
-        self._kept = []
-        if log is not None:
-            log._open.remove(self)
-
-
-class Log(MutableSequence[T]):
+@final
+class Log(Container, MutableSequence[T]):
     """A list for histories: all that a list does, at the price of its own class.
 
     It compares equal to lists; slices, sums and copies of it are Logs. It is no `list`: use ``list(log)``
     where one is demanded (json, heapq).
     """
 
-    __slots__ = ("_items", "_loose", "_floor", "_low", "_lows", "_open", "_chain", "_covered", "__weakref__")
-
+    __slots__ = (
+        *("_items", "_loose", "_has_inner", "_floor", "_low", "_length"),
+        *("_chain", "_covered", "_is_chained", "_open", "__weakref__"),
+    )
+    kind = "log"
     _items: list[T]
+    # Positions of values that may change, and of containers; whether there are any of the latter.
     _loose: list[int]
+    _has_inner: bool
     _floor: int
     _low: int
-    _lows: dict[int, int]
-    _open: list[Snapshot]
+    # At the last capture.
+    _length: int
     _chain: bytes
     _covered: int
+    # Whether the chain was brought up to date since the last capture.
+    _is_chained: bool
+    # Changes that look into the list.
+    _open: WeakSet[LogChange]
 
     __hash__ = None  # type: ignore[assignment]
 
+    def __init_subclass__(cls, **named: Any) -> NoReturn:
+        raise TypeError("cutline.Log has no subclasses, whose methods could go round it: hold one in a class")
+
     def __new__(cls, *_args: Any, **_kwargs: Any) -> Log[T]:
         log = super().__new__(cls)
-        log._items, log._loose, log._open, log._lows = [], [], [], {}
-        log._floor = log._low = log._covered = 0
-        log._chain = _ROOT
+        log._journal = None
+        log._items, log._loose, log._has_inner = [], [], False
+        log._floor = log._low = log._length = log._covered = 0
+        log._chain, log._is_chained = _ROOT, False
+        log._open = WeakSet()
         return log
 
     def __init__(self, iterable: Iterable[T] = (), /) -> None:
@@ -132,47 +126,22 @@ class Log(MutableSequence[T]):
 
     def chain(self, digest: Callable[[Any], bytes]) -> bytes:
         """16 bytes that stand for what the log holds. `digest` makes bytes of one value."""
-        items = self._items
-        if self._covered < len(items):
+        if self._covered < len(self._items):
             chain = self._chain
-            for at in range(self._covered, len(items)):
-                chain = _hash(chain + digest(items[at]))
-            self._chain, self._covered = chain, len(items)
+            for value in self._items[self._covered :]:
+                chain = _hash(chain + digest(value))
+            self._chain, self._covered, self._is_chained = chain, len(self._items), True
             self._floor = self._covered
         return self._chain
-
-    # -- captures ----------------------------------------------------------------------------------------
-
-    def snapshot(self, number: int, against: int | None) -> Snapshot:
-        """What changed since the capture `against`; all of it where that one is not known. Takes no copy."""
-        for known in self._lows:
-            self._lows[known] = min(self._lows[known], self._low)
-        start = self._lows.get(against, 0) if against is not None else 0
-        taken = Snapshot(self, start)
-        self._open.append(taken)
-        self._low = self._floor = self._lows[number] = taken.length
-        return taken
-
-    def committed(self, number: int) -> None:
-        """No snapshot will be relative to a capture before this one."""
-        self._lows = {known: low for known, low in self._lows.items() if known >= number}
-
-    def aborted(self, number: int) -> None:
-        """No snapshot will be relative to this one."""
-        self._lows.pop(number, None)
-
-    @property
-    def loose(self) -> list[int]:
-        """The positions of values that may change without the log being changed, in order."""
-        return self._loose
 
     # -- what a list can do ------------------------------------------------------------------------------
 
     def append(self, value: T) -> None:
         """Adds one value at the end."""
-        if type(value) not in ATOMS and not is_immutable(value):
-            self._loose.append(len(self._items))
-        self._items.append(value)
+        if type(value) in ATOMS:
+            self._items.append(value)
+        else:
+            self.extend((value,))
 
     def extend(self, values: Iterable[T]) -> None:
         """Adds values at the end; as many as there were, if their iterator raises."""
@@ -181,8 +150,12 @@ class Log(MutableSequence[T]):
             fresh.extend(values)
         finally:
             start = len(self._items)
-            self._items.extend(fresh)
-            self._loose += _loose_of(fresh, start)
+            try:
+                self._items.extend(fresh)
+                self._judge(fresh, start)
+            except BaseException:
+                self._judge_again()
+                raise
 
     def insert(self, index: SupportsIndex, value: T) -> None:
         """Puts a value before `index`."""
@@ -212,9 +185,10 @@ class Log(MutableSequence[T]):
     def reverse(self) -> None:
         """The last one first, in place."""
         self._touch(0)
-        self._items.reverse()
-        last = len(self._items) - 1
-        self._loose = [last - at for at in reversed(self._loose)]
+        try:
+            self._items.reverse()
+        finally:
+            self._judge_again()
 
     def sort(self, *, key: Callable[[T], Any] | None = None, reverse: bool = False) -> None:
         """Sorts in place; equal ones keep their order."""
@@ -222,12 +196,11 @@ class Log(MutableSequence[T]):
         try:
             self._items.sort(key=key, reverse=reverse)
         finally:
-            if self._loose:
-                self._loose = _loose_of(self._items, 0)
+            self._judge_again()
 
     def copy(self) -> Log[T]:
         """Another log with the same values."""
-        return self._of(self._items)
+        return Log(self._items)
 
     def index(self, value: Any, start: SupportsIndex = 0, stop: SupportsIndex | None = None) -> int:
         """The position of the first equal value. Raises ValueError if there is none."""
@@ -257,7 +230,7 @@ class Log(MutableSequence[T]):
     def __getitem__(self, index: slice) -> Log[T]: ...
     def __getitem__(self, index: SupportsIndex | slice) -> T | Log[T]:
         found: Any = self._items[index]
-        return self._of(found) if type(index) is slice else found
+        return Log(found) if type(index) is slice else found
 
     @overload
     def __setitem__(self, index: SupportsIndex, value: T) -> None: ...
@@ -298,21 +271,23 @@ class Log(MutableSequence[T]):
         if not hit:
             return
         self._touch(min(hit[0], hit[-1]))
-        if values is None:
-            del self._items[index]
-        else:
-            self._items[index] = values
-        self._loose = _loose_of(self._items, 0)
+        try:
+            if values is None:
+                del self._items[index]
+            else:
+                self._items[index] = values
+        finally:
+            self._judge_again()
 
     def __add__(self, other: Any) -> Log[T]:
         if not isinstance(other, (list, Log)):
             return NotImplemented
-        return self._of([*self._items, *other])
+        return Log([*self._items, *other])
 
     def __radd__(self, other: Any) -> Log[T]:
         if not isinstance(other, list):
             return NotImplemented
-        return self._of([*other, *self._items])
+        return Log([*other, *self._items])
 
     def __iadd__(self, values: Iterable[T]) -> Log[T]:  # type: ignore[misc]
         self.extend(values)
@@ -321,7 +296,7 @@ class Log(MutableSequence[T]):
     def __mul__(self, times: SupportsIndex) -> Log[T]:
         if not hasattr(type(times), "__index__"):
             return NotImplemented
-        return self._of(self._items * times)
+        return Log(self._items * times)
 
     __rmul__ = __mul__
 
@@ -358,32 +333,113 @@ class Log(MutableSequence[T]):
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._items!r})"
 
-    def __reduce__(self) -> Any:
-        # Values last, so that a log may hold itself; the chain after them, since it covers them.
-        own = (self._chain, self._covered, dict(getattr(self, "__dict__", {})))
-        return _made, (type(self),), own, iter(self._items)
+    __copy__ = copy
 
-    def __setstate__(self, own: tuple[bytes, int, dict[str, Any]]) -> None:
-        self._chain, self._covered, attributes = own
-        self._floor = self._covered
-        if attributes:
-            vars(self).update(attributes)
+    def __deepcopy__(self, memo: dict[int, Any]) -> Log[T]:
+        made: Log[T] = Log()
+        memo[id(self)] = made
+        made.extend(copy.deepcopy(value, memo) for value in self._items)
+        return made
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """For pickle and messages: a plain value. Images have a way of their own."""
+        return Log, (), None, iter(self._items)
+
+    # -- for captures and restores -----------------------------------------------------------------------
+
+    def _change(self) -> LogChange:
+        length = len(self._items)
+        cut = self._low < self._length or self._is_chained
+        return self._changed(self._low, length, cut)
+
+    def _changed(self, kept: int, length: int, cut: bool) -> LogChange:
+        chain, count = (self._chain, self._covered), length - kept
+        if count <= CHUNK:
+            return LogChange(kept, count, cut, chain, self._noted(kept, length))
+        change = LogChange(kept, count, cut, chain, None, self._noted)
+        self._open.add(change)
+        self._floor = length
+        return change
+
+    def _noted(self, start: int, stop: int) -> list[Any]:
+        """Values as a change has them."""
+        values: list[Any] = self._items[start:stop]
+        loose = self._loose
+        for place in range(bisect_left(loose, start), bisect_left(loose, stop)):
+            at = loose[place] - start
+            if not isinstance(values[at], Container):
+                values[at] = UNSEEN
+        return values
+
+    def _turn(self) -> None:
+        self._low = self._length = self._floor = len(self._items)
+        self._is_chained = False
+
+    def _everything(self) -> LogChange:
+        return self._changed(0, len(self._items), True)
+
+    def _unseen(self) -> list[int]:
+        """The positions of values that may change without our hearing of it."""
+        if not self._has_inner:
+            return self._loose
+        items = self._items
+        return [at for at in self._loose if not isinstance(items[at], Container)]
+
+    def _checked_state(self) -> Any:
+        items = self._items
+        return [items[at] for at in self._unseen()] or None
+
+    def _checked_count(self) -> int:
+        return len(self._unseen())
+
+    def _nested(self) -> Collection[Container]:
+        if not self._has_inner:
+            return ()
+        return [value for at in self._loose if isinstance(value := self._items[at], Container)]
+
+    def _find_nested(self) -> None:
+        self._has_inner = any(isinstance(self._items[at], Container) for at in self._loose)
+
+    @classmethod
+    def _blank(cls) -> Log[Any]:
+        return Log()
+
+    def _replay(self, documents: Iterator[Any]) -> None:
+        items: list[Any] = self._items
+        kept, self._chain, self._covered, count = next(documents)
+        if kept > len(items):
+            raise CannotRestore(f"a Log of the image keeps {kept} of {len(items)} values")
+        del items[kept:]
+        del self._loose[bisect_left(self._loose, kept) :]
+        for _ in range(count):
+            start, values = len(items), next(documents)
+            items += values
+            if not ATOMS.issuperset(map(type, values)):
+                self._loose += [
+                    at
+                    for at, value in enumerate(values, start)
+                    if value is UNSEEN or isinstance(value, Container)
+                ]
+        self._turn()
+
+    def _fill(self, state: Any) -> None:
+        items: list[Any] = self._items
+        places = [at for at in self._loose if items[at] is UNSEEN]
+        if len(places) != len(state):
+            raise CannotRestore(f"a Log of the image has {len(places)} places for {len(state)} values")
+        for at, value in zip(places, state, strict=True):
+            items[at] = value
 
     # -- changes -----------------------------------------------------------------------------------------
-
-    def _of(self, values: Iterable[T]) -> Log[T]:
-        made = _made(type(self))
-        made.extend(values)
-        return made
 
     def _touch(self, at: int) -> None:
         """Something at `at` or behind it is about to change, other than by an append."""
         if at >= self._floor:
             return
-        for taken in list(self._open):
-            if taken.length > at:
-                taken.detach()
-                self._open.remove(taken)
+        for change in list(self._open):
+            if change.kept + change.count > at:
+                change.detach()
+                self._open.discard(change)
         self._low = min(self._low, at)
         if at < self._covered:
             self._chain, self._covered = _hash(self._chain + at.to_bytes(8, "little")), at
@@ -393,25 +449,39 @@ class Log(MutableSequence[T]):
         """Puts `values` in the place of those from `start` to `stop`."""
         self._touch(start)
         loose = self._loose
-        if loose and loose[-1] >= start:
+        try:
+            self._items[start:stop] = values
             first, behind = bisect_left(loose, start), bisect_left(loose, stop)
-            moved = len(values) - (stop - start)
-            loose[first:] = [*_loose_of(values, start), *(at + moved for at in loose[behind:])]
-        else:
-            loose += _loose_of(values, start)
-        self._items[start:stop] = values
+            later = loose[behind:]
+            if len(values) != stop - start:
+                later = [at + len(values) - (stop - start) for at in later]
+            del loose[first:]
+            self._judge(values, start)
+            loose += later
+        except BaseException:
+            self._judge_again()
+            raise
+
+    def _judge(self, values: Iterable[Any], start: int) -> None:
+        """Notes which of these may change; the first one is at `start`."""
+        if ATOMS.issuperset(map(type, values)):
+            return
+        for at, value in enumerate(values, start):
+            if isinstance(value, Container):
+                self._has_inner = True
+                self._loose.append(at)
+            elif not is_immutable(value):
+                self._loose.append(at)
+
+    def _judge_again(self) -> None:
+        """After all may stand elsewhere, or something was interrupted half-way."""
+        self._loose = []
+        self._judge(self._items, 0)
 
 
 def only_in_handlers() -> None:
     """In this process a step that no handler makes is a mistake, and would not be stored."""
     _only_in_handlers.append(True)
-
-
-def _loose_of(values: list[Any], start: int) -> list[int]:
-    """The positions of those that may change, if the first one is at `start`."""
-    if ATOMS.issuperset(map(type, values)):
-        return []
-    return [at for at, value in enumerate(values, start) if not is_immutable(value)]
 
 
 def _from_end(index: int, length: int) -> int:
@@ -423,11 +493,6 @@ def _compared(other: object) -> list[Any] | None:
     if isinstance(other, Log):
         return other._items
     return other if isinstance(other, list) else None
-
-
-def _made(kind: type[Log[Any]]) -> Log[Any]:
-    """An empty one, around any constructor of a subclass."""
-    return kind.__new__(kind)
 
 
 def _hash(content: bytes) -> bytes:

@@ -19,6 +19,7 @@ import numpy as np
 
 from .classes import MAIN_NAMES, attributes_of, has_plain_state
 from .kinds import Kinds, refusal_of
+from .log import Log
 from .map import Map
 from .tensors import is_tensor_kind
 
@@ -59,7 +60,7 @@ def _parts(here: Any) -> Iterator[tuple[str, Any]]:
         for index, (key, value) in enumerate(here.items()):
             yield f".keys()[{index}]", key
             yield _key(key), value
-    elif kind in (list, tuple, collections.deque):
+    elif kind in (list, tuple, collections.deque, Log):
         for index, value in enumerate(here):
             yield f"[{index}]", value
     elif kind in (set, frozenset):

@@ -1,9 +1,9 @@
 """Random operations on Maps and, step by step, on plain dicts; captures that overlap, abort, fold; restores.
 
-The state is a few Maps that hold each other, share values with lists and with each other, and have keys of
-every kind. The dicts say what a Map must be after each operation; a picture of the whole state taken at each
-capture says what its restore must be, in order and in what is shared. Whoever writes a capture does so when
-it has been decided on. Chains in storage are folded all the time, and segments too.
+The state is a few Maps that hold each other and Logs, share values with lists and with each other, and
+have keys of every kind. The dicts say what a Map must be after each operation; a picture of the whole
+state taken at each capture says what its restore must be, in order and in what is shared. Whoever writes a
+capture does so when it has been decided on. Chains in storage are folded all the time, and segments too.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 
-from cutline import Map
+from cutline import Log, Map
 from cutline.errors import CannotCapture
 from cutline.participant.capture import Captured, Capturer
 from tests.participant.images import Packs
@@ -79,7 +79,7 @@ def picture(root: object) -> list[Any]:
             return type(value), *parts
         if isinstance(value, Point):
             return Point, value.x, named(value.name)
-        if not isinstance(value, (Open, list, dict, set, Map)):
+        if not isinstance(value, (Open, list, dict, set, Map, Log)):
             return type(value), repr(value)
         if id(value) not in numbers:
             numbers[id(value)] = len(found)
@@ -109,7 +109,7 @@ class Run:
         self.number = 0
         self.base: int | None = None
         self.undecided: list[int] = []
-        self.agent: Any = Open(first=Map(), second=Map(), shared=[1], things=list(_THINGS))
+        self.agent: Any = Open(first=Map(), second=Map(), shared=[1], things=list(_THINGS), history=Log())
         self.capturer = self.new_capturer()
         self.mirror()
 
@@ -126,7 +126,8 @@ class Run:
                 continue
             maps.append(here)
             for value in here.values():
-                work += [each for each in (value if type(value) is list else [value]) if type(each) is Map]
+                several = type(value) in (list, Log)
+                work += [each for each in (value if several else [value]) if type(each) is Map]
         before = getattr(self, "mirrors", [])
         known = {id(each): shadow for each, shadow in before}
         self.mirrors: list[tuple[Any, dict[Any, Any]]] = [
@@ -176,19 +177,27 @@ class Run:
             return [chance.randrange(9), {"deep": self.agent.shared}, (self.agent.shared, 1)]
         if what < 0.85:
             return chance.choice(self.mirrors)[0]
-        if what < 0.92:
+        if what < 0.89:
             return Map({"n": chance.randrange(9), "l": [1]})
+        if what < 0.94:
+            return Log([chance.choice(FROZEN), self.agent.shared, chance.choice(self.mirrors)[0]])
         return chance.choice([self.agent.things[0], {1: [2]}, [self.agent.second], ([],), {3}])
 
     def change_inside(self, seed: int) -> None:
         """Values change that no Map hears of."""
         chance = random.Random(seed)
-        found = [self.agent.shared, *(thing for thing in self.agent.things if type(thing) is Open)]
+        found = [
+            self.agent.shared,
+            self.agent.history,
+            *(thing for thing in self.agent.things if type(thing) is Open),
+        ]
         for real, _ in self.mirrors:
-            found += [value for value in real.values() if isinstance(value, (list, dict, set, Open))]
+            found += [value for value in real.values() if isinstance(value, (list, dict, set, Open, Log))]
         for here in chance.choices(found, k=2):
             self.log.append(f"inside a {type(here).__name__}")
-            if isinstance(here, list):
+            if isinstance(here, Log):
+                change_log(here, chance, self.agent.shared, chance.choice(self.mirrors)[0])
+            elif isinstance(here, list):
                 here.append(seed)
             elif isinstance(here, dict):
                 here[seed] = [seed]
@@ -260,6 +269,25 @@ class Run:
         found, wanted = picture(got), self.pictures[number]
         said = [*self.log, f"{number}:", *map(str, wanted), "but", *map(str, found)]
         assert found == wanted, "\n".join(said)
+
+
+def change_log(log: Log[Any], chance: random.Random, shared: Any, other: Any) -> None:
+    """Something that is done to a Log; its captures are compared with what it was."""
+    value = chance.choice([*FROZEN[:4], shared, [1], {"role": "user"}, other, log, Log([shared])])
+    at = chance.randrange(len(log) + 1)
+    what = chance.random()
+    if what < 0.5:
+        log.append(value)
+    elif what < 0.6:
+        log.extend([*FROZEN, value] * chance.randrange(6))
+    elif what < 0.7:
+        log.insert(at, value)
+    elif what < 0.8:
+        log[at : at + 1] = [value]
+    elif what < 0.95:
+        del log[at:]
+    else:
+        log.reverse()
 
 
 def _update(each: Any, chance: random.Random, values: Any, keys: list[Any]) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -53,7 +54,8 @@ class World:
         self.newest += 1
         section = self.steps.section(self.newest)
         image = Image({"lineage": LINE}, section, [])
-        self.cuts[self.newest] = (self.log.__reduce__(), list(self.log)), image
+        state = copy.deepcopy(self.log._checked_state())
+        self.cuts[self.newest] = (list(self.log._everything().documents()), state), image
         return self.newest
 
     def crash(self, cut: int, *, birth: int = 1) -> None:
@@ -64,10 +66,12 @@ class World:
     def roll_back(self, cut: int) -> None:
         """The process lives, and goes back."""
         self.epoch += 1
-        (reduced, items), image = self.cuts[cut]
+        (documents, state), image = self.cuts[cut]
         self.steps.restored(self.epoch, cut, image)
-        self.log = Log(items)
-        self.log.__setstate__(reduced[2])
+        self.log = Log._blank()
+        self.log._replay(iter(documents))
+        if state is not None:
+            self.log._fill(copy.deepcopy(state))
 
     def ask(self, *said: Any) -> Any:
         """An effect whose outcome is another one each time."""

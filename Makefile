@@ -10,7 +10,7 @@ USABLE := import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 10))
 PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check
 
 .PHONY: test test-real test-cluster test-zoo test-containers check demo bench clean test-adoption mutate
-.PHONY: test-crash fuzz-format simulate simulate-mutants simulate-scale
+.PHONY: test-schema test-crash fuzz-format simulate simulate-mutants simulate-scale
 .DEFAULT_GOAL := test
 
 test: $(STAMP)
@@ -32,6 +32,10 @@ test-cluster: $(STAMP)
 # Ten programs that users would write, on one Ray: a minute, so not part of `make test`.
 test-adoption: $(STAMP)
 	CUTLINE_TEST_ADOPTION=1 $(BIN)/python -m pytest -q tests/adoption
+
+# Each of five versions of an application on the checkpoints of all before it: two minutes; `make test` has two pairs.
+test-schema: $(STAMP)
+	CUTLINE_TEST_SCHEMA=1 $(BIN)/python -m pytest -q tests/schema
 
 # Random changes to awkward state between captures and restores, by every way of tracking: make test-zoo EXAMPLES=5000
 EXAMPLES := 5000

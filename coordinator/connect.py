@@ -8,7 +8,7 @@ from typing import Any
 
 from cutline.errors import NotRunning
 from cutline.participant.endpoint_file import read_endpoint
-from cutline.participant.program import describe_program
+from cutline.participant.program import new_program
 from cutline.storage import store_home
 
 from .client import Client
@@ -60,8 +60,8 @@ def connect(
         )
     client = _client(folder, name)
     try:
-        program = describe_program()
-        about = {"path": program["path"], "renamed": program["renamed"]}
+        program = new_program()
+        about = {name: program[name] for name in ("id", "path", "renamed")}
         doc = client.request("connect", timeout, pid=os.getpid(), **about)
         # The request's connection is what keeps others out until the driver's stands.
         told = told_by_environment(folder, doc["spec"]["settings"]["interval"])

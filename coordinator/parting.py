@@ -279,7 +279,7 @@ class Parting:
         seat.launch = secrets.token_hex(6)
         self.coming = _Coming(link, int(doc["pid"]))
         c.recoverer.keep(seat)
-        inherit(c.launcher.program, doc["path"], doc.get("renamed", {}))
+        inherit(c.launcher.program, doc["path"], doc.get("renamed", {}), doc.get("id", ""))
         self.spec["program"] = c.launcher.program
         value = {"spec": self.spec, "launch": seat.launch, "lineage": c.lineage, "pid": os.getpid()}
         c.reply(ticket, {**value, "committed": c.committed, "damaged": c.damage})

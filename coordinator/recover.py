@@ -35,6 +35,7 @@ from cutline.participant.flight import FlightRecord, read_flight
 from cutline.participant.messages import pack_error
 from cutline.storage import CheckpointRow, Manifest, MemberImage
 
+from .fits import Fits
 from .launch import Ended
 from .roster import Seat, spawn_of
 from .undone import undone
@@ -59,6 +60,7 @@ class Recoverer:
     def __init__(self, coordinator: Coordinator) -> None:
         self.c = coordinator
         self.watch = Watch(coordinator)
+        self.fits = Fits(coordinator)
         self.gathering = False
         self.gather_until = 0.0
         self.grace_until = 0.0
@@ -394,7 +396,8 @@ class Recoverer:
     def restored(self, seat: Seat, doc: dict[str, Any]) -> None:
         """A participant holds the cut's state and waits."""
         seat.phase = "restored"
-        self._go_on(self.c.recovery.handle(Confirmed(seat.member, doc["epoch"])))
+        if not self.fits.halts(seat, doc.get("fit")):
+            self._go_on(self.c.recovery.handle(Confirmed(seat.member, doc["epoch"])))
 
     def _go_on(self, actions: Sequence[RollBack | Resume]) -> None:
         for action in actions:
@@ -410,9 +413,8 @@ class Recoverer:
             self.deep = True
             self.recover(doc["reason"])
             return
-        text = (
-            f"participant {seat.member.name!r} cannot take checkpoint {self.row.checkpoint}: {doc['reason']}"
-        )
+        about = f"participant {seat.member.name!r} cannot take checkpoint {self.row.checkpoint}"
+        text = f"{about}: {doc['reason']}"
         error = doc.get("error") or pack_error(ParticipantFailed(text), participant=seat.member.name)
         self.c.halt(text, error, seat.member.name)
 

@@ -25,7 +25,7 @@ from cutline.participant.driver import DriverState
 from cutline.participant.handle import Handle, bound_port
 from cutline.participant.host_process import start_beat
 from cutline.participant.outbox import OUTBOX_BYTES
-from cutline.participant.program import describe_program
+from cutline.participant.program import new_program
 from cutline.participant.scratch import RUN, let_go, make_folder
 from cutline.participant.spill import SPILL_BYTES
 from cutline.storage.blobs import check_name
@@ -152,7 +152,7 @@ def start(
         "listen": listen,
         "runtime": chosen,
         "run_folder": make_folder(RUN),
-        "program": describe_program(),
+        "program": new_program(),
         "fresh": fresh,
         "restore": restore,
     }

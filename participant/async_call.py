@@ -9,7 +9,7 @@ again, the journal is fed in order, and at its end the handler stands where it s
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, NamedTuple
 
 from cutline.barrier import Member
@@ -102,8 +102,12 @@ class AsyncCall:
         call.journal = [Wake(*wake) for wake in journal]
         return call
 
-    def request(self, target: str, digest: int, fresh: Callable[[], int]) -> tuple[int, bool]:
+    def request(
+        self, target: str, digest: int, fresh: Callable[[], int], earlier: Callable[[], Iterable[int]] = tuple
+    ) -> tuple[int, bool]:
         """The number of the next request, and whether it is new (to be sent).
+
+        `earlier`: digests of the same request under the names that things in it had.
 
         Raises:
             ReplayMismatch: a re-run asks for something else than the first run at this place.
@@ -111,7 +115,9 @@ class AsyncCall:
         index, self.made = self.made, self.made + 1
         if index < len(self.requests):
             recorded = self.requests[index]
-            if recorded.target != target or recorded.digest != digest:
+            if recorded.target != target or (
+                recorded.digest != digest and recorded.digest not in set(earlier())
+            ):
                 raise ReplayMismatch(
                     f"{self.participant}.{self.method} was run again after a restore; its "
                     f"request {index + 1} "

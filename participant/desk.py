@@ -29,7 +29,7 @@ from cutline.errors import (
 
 from .async_call import ANSWERED, AsyncCall
 from .handle import CallOptions, Handle, Ref, live_loaders, make_ref
-from .likeness import call_digest
+from .likeness import call_digest, earlier_digests
 from .messages import (
     ANSWER,
     ASK,
@@ -47,6 +47,7 @@ from .messages import (
     unpack_error,
     unpack_value,
 )
+from .renames import RENAMES
 from .spawning import check_name, packer, record_of
 from .steps import Steps
 from .suspended import HandlerRaised, Suspended
@@ -106,6 +107,8 @@ class Desk(Suspended):
         self._methods: dict[str, tuple[Any, bool]] = {}
         self.sync_methods: dict[str, Callable[..., Any]] = {}
         self.after: deque[Callable[[], None]] = deque()
+        # What a restore in another program found that others have to know; see `fitting`.
+        self.fit: dict[str, Any] | None = None
         # Large arguments that travel beside their messages, where a host has a way for them.
         self.parcels: Any = None
         # Durable steps, where a host has a place for them.
@@ -169,6 +172,10 @@ class Desk(Suspended):
             return self.leave, False
         if known is None:
             bound = None if method.startswith("__") else getattr(self.instance, method, None)
+            called = method
+            if not callable(bound) and (today := RENAMES.inside(type(self.instance), method)) is not None:
+                # A message of before it was renamed.
+                called, bound = today, getattr(self.instance, today, None)
             if not callable(bound):
                 raise UnknownMethod(
                     f"participant {self.name!r} ({self.class_name}) has no method {method!r}",
@@ -176,7 +183,7 @@ class Desk(Suspended):
                     method=method,
                 )
             known = bound, inspect.iscoroutinefunction(bound)
-            if getattr(type(self.instance), method, None) is not None:
+            if getattr(type(self.instance), called, None) is not None:
                 self._methods[method] = known
                 if not known[1]:
                     self.sync_methods[method] = bound
@@ -295,7 +302,8 @@ class Desk(Suspended):
         """Sends a call that wants none."""
         packed = args if are_plain(args, kwargs) else self._packed(target, method, args, kwargs)
         call = self.active
-        if call is None or call.request(target, call_digest(TELL, method, packed), lambda: 0)[1]:
+        earlier = partial(earlier_digests, TELL, method, packed)
+        if call is None or call.request(target, call_digest(TELL, method, packed), lambda: 0, earlier)[1]:
             self.out.append((target, encode_tell(method, packed)))
 
     def create(
@@ -342,7 +350,9 @@ class Desk(Suspended):
     def _number(self, target: str, kind: int, detail: str | int, arguments: Any) -> tuple[int, bool]:
         if self.active is None:
             return self._fresh_number(), True
-        return self.active.request(target, call_digest(kind, detail, arguments), self._fresh_number)
+        digest = call_digest(kind, detail, arguments)
+        earlier = partial(earlier_digests, kind, detail, arguments)
+        return self.active.request(target, digest, self._fresh_number, earlier)
 
     def _fresh_number(self) -> int:
         number = self.next_number

@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import Any
 
-from cutline.errors import ReplayMismatch
+from cutline.errors import ReplayMismatch, SchemaMismatch
 
 from .async_call import AsyncCall
 from .desk import Desk
+from .findings import Findings
 from .messages import unpack_arguments
 
 __all__ = ("desk_to_doc", "load_desk", "rerun")
@@ -59,18 +60,51 @@ def load_desk(desk: Desk, doc: dict[str, Any]) -> None:
         desk.calls[call.number] = call
 
 
-def rerun(desk: Desk) -> None:
+def rerun(desk: Desk, findings: Findings | None = None) -> None:
     """Runs every suspended handler again, up to the end of its journal.
+
+    `findings`: another program wrote the image, and a handler that does something else than the first time is
+    a fault of this one; else it is one of the handler's, and its asker hears of it.
 
     Raises:
         HandlerRaised: one of them did something else than the first time, and nobody waits for its answer.
+        SchemaMismatch: the same, in another program.
     """
     for call in list(desk.calls.values()):
+        if findings is not None:
+            if call.number not in findings.stuck:
+                _rerun_elsewhere(desk, call, findings)
+            continue
         try:
             _rerun(desk, call)
         except ReplayMismatch as fault:
             desk.end(call, fault)
         desk.drain()
+
+
+def _rerun_elsewhere(desk: Desk, call: AsyncCall, findings: Findings) -> None:
+    recorded = len(call.requests)
+    try:
+        _rerun(desk, call)
+        if call.made != recorded:
+            raise ReplayMismatch(
+                f"{desk.name}.{call.method} was run again, and asked for {call.made} things where it had "
+                f"asked for {recorded}"
+            )
+        desk.drain()
+    except Exception as fault:
+        path = f"suspended call of {call.method}"
+        error = SchemaMismatch(
+            f"participant {desk.name!r}: {path}: it does something else in this program than in the one that "
+            f"began it ({fault}); let that one end it, or keep the old method for calls that are under way",
+            participant=desk.name,
+            path=path,
+            class_name=desk.class_name,
+            method=call.method,
+            what="call",
+        )
+        error.__cause__ = fault
+        findings.meet(error)
 
 
 def _rerun(desk: Desk, call: AsyncCall) -> None:

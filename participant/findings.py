@@ -38,6 +38,8 @@ class Findings:
         self.lenient = lenient
         self.problems: list[Problem] = []
         self.migrations: Counter[Migration] = Counter()
+        # Numbers of suspended calls that cannot be run again, for reasons that were noted.
+        self.stuck: set[int] = set()
 
     def meet(self, error: CannotRestore) -> None:
         """A fault. Raises it, unless all are wanted."""

@@ -100,6 +100,7 @@ class Liaison:
             error=runner.birth_error,
             reason=runner.birth_reason,
             at=runner.attempted,
+            fit=runner.desk.fit if runner.phase == "restored" else None,
         )
 
     def up(self, event: LinkUp) -> None:
@@ -220,7 +221,7 @@ class Liaison:
             )
             return
         runner.skips = skips_from(doc)
-        self.say("restored", checkpoint=doc["checkpoint"])
+        self.say("restored", checkpoint=doc["checkpoint"], fit=runner.desk.fit)
 
     def _resume(self, doc: dict[str, Any]) -> None:
         runner = self.runner

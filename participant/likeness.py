@@ -12,13 +12,16 @@ from __future__ import annotations
 import io
 import pickletools
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import product
 from typing import Any
 
 import msgpack
 from xxhash import xxh3_64, xxh3_64_intdigest
 
-__all__ = ("likeness", "likeness_of", "call_digest")
+from .renames import RENAMES
+
+__all__ = ("call_digest", "earlier_digests", "likeness", "likeness_of")
 
 _SKIPPED = frozenset(("PROTO", "FRAME"))
 _GETS = frozenset(("BINGET", "LONG_BINGET"))
@@ -36,21 +39,26 @@ class _Node:
         self.digest: bytes | None = None
 
 
-def likeness(payload: bytes) -> int:
-    """A digest of a message made by `cutline.participant.pickling.dumps`."""
+# Names of today to names of before.
+Names = Mapping[str, str]
+_AS_THEY_ARE: Names = {}
+
+
+def likeness(payload: bytes, names: Names = _AS_THEY_ARE) -> int:
+    """A digest of a message made by `cutline.participant.pickling.dumps`, with other names in it."""
     if payload[0]:
-        return likeness_of(payload, ())
+        return likeness_of(payload, (), names)
     (count,) = struct.unpack_from("<Q", payload, 1)
     (length,) = struct.unpack_from("<Q", payload, 9)
     at = 9 + 8 * (count + 1)
-    return likeness_of(payload[at : at + length], (payload[at + length :],))
+    return likeness_of(payload[at : at + length], (payload[at + length :],), names)
 
 
-def likeness_of(stream: bytes, beside: Sequence[bytes | memoryview]) -> int:
+def likeness_of(stream: bytes, beside: Sequence[bytes | memoryview], names: Names = _AS_THEY_ARE) -> int:
     """The same of a pickle and the arrays that travel beside it."""
     whole = xxh3_64()
     try:
-        whole.update(_digest(_tree(stream)))
+        whole.update(_digest(_tree(stream), names))
     except RecursionError:
         # Nested deeper than we can follow: as written, then.
         whole.update(stream)
@@ -66,6 +74,29 @@ def call_digest(kind: int, detail: str | int, arguments: Any) -> int:
         # A parcel's token ends with the likeness of what is in it.
         said = int.from_bytes(said.data[-8:], "big")
     return xxh3_64_intdigest(msgpack.packb((kind, detail, said)))
+
+
+def earlier_digests(kind: int, detail: str | int, arguments: Any) -> Iterator[int]:
+    """Digests of what a request would have been before things in it were renamed; none if nothing was."""
+    if not RENAMES.table:
+        return
+    details: list[str | int] = [detail]
+    if isinstance(detail, str):
+        details += RENAMES.former(detail)[1:] if ":" in detail else RENAMES.former_methods(detail)
+    rows: list[Names] = [_AS_THEY_ARE]
+    if type(arguments) is bytes:
+        today = sorted({RENAMES.resolve(old) for old in RENAMES.table})
+        former = [RENAMES.former(name)[1:] for name in today]
+        # Those of one time go together: the first names of all, the second ones of all, and so on.
+        most = max(map(len, former))
+        rows += [
+            {name: old[min(at, len(old) - 1)] for name, old in zip(today, former, strict=True) if old}
+            for at in range(most)
+        ]
+    for each, names in product(details, rows):
+        said = likeness(arguments, names) if type(arguments) is bytes else arguments
+        if not isinstance(said, msgpack.ExtType):
+            yield xxh3_64_intdigest(msgpack.packb((kind, each, said)))
 
 
 def _tree(stream: bytes) -> _Node:
@@ -106,8 +137,10 @@ def _tree(stream: bytes) -> _Node:
     return stack[-1]
 
 
-def _digest(node: _Node) -> bytes:
+def _digest(node: _Node, names: Names) -> bytes:
     if node.digest is None:
+        if names and node.name == "STACK_GLOBAL":
+            _rename(node, names)
         # What refers back to itself is named by what it is, not by what it holds.
         node.digest = node.name.encode()
         own = xxh3_64(f"{node.name} {len(node.parts)} ".encode())
@@ -117,6 +150,15 @@ def _digest(node: _Node) -> bytes:
         else:
             own.update(repr(argument).encode("ascii", "backslashreplace"))
         for part in node.parts:
-            own.update(_digest(part))
+            own.update(_digest(part, names))
         node.digest = own.digest()
     return node.digest
+
+
+def _rename(node: _Node, names: Names) -> None:
+    """Gives a class or function in the tree another name."""
+    module, qualname = node.parts
+    other = names.get(f"{module.argument}:{qualname.argument}")
+    if other is not None:
+        parts = zip(node.parts, other.split(":"), strict=True)
+        node.parts = [_Node(part.name, name, []) for part, name in parts]

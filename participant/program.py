@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import io
 import os
+import secrets
 import sys
 import types
 from collections.abc import Mapping
@@ -25,17 +26,42 @@ from .actor import underlying
 from .renames import RENAMES
 from .transient import Transient
 
-__all__ = ("describe_program", "inherit", "install_program", "is_vouched", "take_main", "vouched")
+__all__ = (
+    "describe_program",
+    "inherit",
+    "install_program",
+    "is_vouched",
+    "new_program",
+    "program_id",
+    "take_main",
+    "vouched",
+)
 
 _PURPOSE = "script"
 
 _SKIPPED = ("__builtins__", "__annotations__", "__spec__", "__loader__", "__cached__")
 
 
+# Which start of which program this process works for; images say by which they were written.
+_ids: list[str] = []
+
+
+def program_id() -> str:
+    """Another one is another program, perhaps: what it wrote has to be compared with what is here."""
+    return _ids[-1] if _ids else ""
+
+
+def new_program() -> dict[str, Any]:
+    """This process's program as a msgpack-able document; it starts a system."""
+    _ids[:] = [secrets.token_hex(8)]
+    return describe_program()
+
+
 def describe_program() -> dict[str, Any]:
-    """This process's program as a msgpack-able document."""
+    """The same, of a program that has started one."""
     main = sys.modules["__main__"]
     return {
+        "id": program_id(),
         "argv": list(sys.argv),
         "path": [entry or os.getcwd() for entry in sys.path],
         "cwd": os.getcwd(),
@@ -90,8 +116,9 @@ def _travels(value: Any) -> bool:
     return True
 
 
-def inherit(program: dict[str, Any], path: list[str], renamed: Mapping[str, str]) -> None:
+def inherit(program: dict[str, Any], path: list[str], renamed: Mapping[str, str], its_id: str) -> None:
     """Another program takes up a system: its modules are found too, its script's classes come beside."""
+    program["id"] = its_id
     program["path"] = [*program["path"], *(entry for entry in path if entry not in program["path"])]
     program["renamed"] = {**program.get("renamed", {}), **renamed}
     program["inherited"] = True
@@ -123,6 +150,7 @@ def install_program(doc: Mapping[str, Any]) -> None:
     for entry in doc["path"]:
         if entry not in sys.path:
             sys.path.append(entry)
+    _ids[:] = [doc.get("id", "")]
     RENAMES.load(doc.get("renamed", {}))
     # Where names of several programs meet, the newest one's classes count.
     for main in (*doc.get("before", ()), doc["main"]):

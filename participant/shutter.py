@@ -19,6 +19,7 @@ from .ahead import SLICE_PAGES, Ahead
 from .capture import Capturer
 from .imaging import sections_of
 from .persist import Persisted, Persister, PersistJob
+from .program import program_id
 from .restore import Restored
 from .standing import Standing
 from .tracking import RegionTracker, chosen_tracking, insist
@@ -126,6 +127,7 @@ class Shutter:
             "checkpoint": action.checkpoint,
             "lineage": setup.run,
             "epoch": epoch,
+            "program": program_id(),
         }
         key = pack_key(setup.system, setup.run, epoch, action.checkpoint, runner.me.name, runner.me.birth)
         parent = None if against is None else self.refs[against]

@@ -301,9 +301,7 @@ class Desk(Suspended):
     def tell(self, target: str, method: str, args: Any, kwargs: Any, options: CallOptions) -> None:
         """Sends a call that wants none."""
         packed = args if are_plain(args, kwargs) else self._packed(target, method, args, kwargs)
-        call = self.active
-        earlier = partial(earlier_digests, TELL, method, packed)
-        if call is None or call.request(target, call_digest(TELL, method, packed), lambda: 0, earlier)[1]:
+        if self.active is None or self._asked(target, TELL, method, packed, lambda: 0)[1]:
             self.out.append((target, encode_tell(method, packed)))
 
     def create(
@@ -350,9 +348,15 @@ class Desk(Suspended):
     def _number(self, target: str, kind: int, detail: str | int, arguments: Any) -> tuple[int, bool]:
         if self.active is None:
             return self._fresh_number(), True
+        return self._asked(target, kind, detail, arguments, self._fresh_number)
+
+    def _asked(
+        self, target: str, kind: int, detail: str | int, arguments: Any, fresh: Callable[[], int]
+    ) -> tuple[int, bool]:
+        """The same, of a request of an async handler."""
+        assert self.active is not None
         digest = call_digest(kind, detail, arguments)
-        earlier = partial(earlier_digests, kind, detail, arguments)
-        return self.active.request(target, digest, self._fresh_number, earlier)
+        return self.active.request(target, digest, fresh, partial(earlier_digests, kind, detail, arguments))
 
     def _fresh_number(self) -> int:
         number = self.next_number

@@ -82,8 +82,20 @@ def rerun(desk: Desk, findings: Findings | None = None) -> None:
         desk.drain()
 
 
+class _NoStep:
+    """Stands for a participant's steps while a suspended call is run again in another program.
+
+    A handler makes none before it waits, so one that does so now is another one, and its function must not be
+    called to find that out.
+    """
+
+    def take(self, log: object, function: object, args: object, kwargs: object) -> None:
+        raise ReplayMismatch("it makes a step of a log before it waits, which no suspended call has done")
+
+
 def _rerun_elsewhere(desk: Desk, call: AsyncCall, findings: Findings) -> None:
     recorded = len(call.requests)
+    steps, desk.steps = desk.steps, _NoStep()  # type: ignore[assignment]
     try:
         _rerun(desk, call)
         if call.made != recorded:
@@ -105,6 +117,8 @@ def _rerun_elsewhere(desk: Desk, call: AsyncCall, findings: Findings) -> None:
         )
         error.__cause__ = fault
         findings.meet(error)
+    finally:
+        desk.steps = steps
 
 
 def _rerun(desk: Desk, call: AsyncCall) -> None:

@@ -69,11 +69,14 @@ def likeness_of(stream: bytes, beside: Sequence[bytes | memoryview], names: Name
 
 def call_digest(kind: int, detail: str | int, arguments: Any) -> int:
     """What a re-run must say again: the kind of message, the method (or question), the packed arguments."""
-    said = likeness(arguments) if type(arguments) is bytes else arguments
-    if isinstance(said, msgpack.ExtType):
+    return xxh3_64_intdigest(msgpack.packb((kind, detail, _said(arguments, _AS_THEY_ARE))))
+
+
+def _said(arguments: Any, names: Names) -> Any:
+    if isinstance(arguments, msgpack.ExtType):
         # A parcel's token ends with the likeness of what is in it.
-        said = int.from_bytes(said.data[-8:], "big")
-    return xxh3_64_intdigest(msgpack.packb((kind, detail, said)))
+        return int.from_bytes(arguments.data[-8:], "big")
+    return likeness(arguments, names) if type(arguments) is bytes else arguments
 
 
 def earlier_digests(kind: int, detail: str | int, arguments: Any) -> Iterator[int]:
@@ -94,9 +97,7 @@ def earlier_digests(kind: int, detail: str | int, arguments: Any) -> Iterator[in
             for at in range(most)
         ]
     for each, names in product(details, rows):
-        said = likeness(arguments, names) if type(arguments) is bytes else arguments
-        if not isinstance(said, msgpack.ExtType):
-            yield xxh3_64_intdigest(msgpack.packb((kind, each, said)))
+        yield xxh3_64_intdigest(msgpack.packb((kind, each, _said(arguments, names))))
 
 
 def _tree(stream: bytes) -> _Node:

@@ -76,7 +76,8 @@ class _Opening:
     def find_class(self, module: str, name: str, /) -> Any:
         if module == _REBUILD and name in MARKS:
             return getattr(self._loader, name)
-        bound = self._live.get(f"{module}:{name}")
+        saved = f"{module}:{name}"
+        bound = self._live.get(saved)
         if bound is not None:
             return bound
         try:
@@ -88,7 +89,7 @@ class _Opening:
         if found is getattr:
             return self._loader.attribute
         if isinstance(found, type):
-            self.found[f"{module}:{name}"] = found
+            self.found[saved] = found
         return found
 
     def persistent_load(self, pid: Any, /) -> Any:

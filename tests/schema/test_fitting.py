@@ -12,19 +12,23 @@ import pytest
 import cutline
 from cutline.barrier import ChannelTable, Member, Spawn
 from cutline.barrier.messages import Frame, InPart, OutPart
+from cutline.barrier.recovery import Restoring
+from cutline.coordinator.fits import Fits
+from cutline.coordinator.roster import Seat
 from cutline.errors import CannotRestore, ClassMissing, SchemaMismatch
 from cutline.participant.classes import Classes
 from cutline.participant.desk import Desk
 from cutline.participant.desk_image import desk_to_doc, load_desk, rerun
 from cutline.participant.findings import Findings
 from cutline.participant.fitting import Fit, examine, unmet
-from cutline.participant.handle import Handle
+from cutline.participant.handle import Handle, bound_port
 from cutline.participant.messages import (
     encode_answer,
     encode_ask,
     encode_tell,
     pack_arguments,
     pack_value,
+    unpack_error,
 )
 from tests.schema.conftest import Define
 
@@ -112,6 +116,7 @@ def test_a_continuation(agents: types.ModuleType, define: Define) -> None:
         ("go.remote(value)", "go.remote(value, 1)", "call"),
         ("        await", "        self.peer.go.tell()\n        await", "call"),
         ("        await self.peer.go.remote(value)", "        return", "call"),
+        ("        await", "        cutline.Log().step(CALLED.append, 1)\n        await", "call"),
     ],
 )
 def test_a_suspended_call(agents: types.ModuleType, define: Define, old: str, new: str, problem: str) -> None:
@@ -122,10 +127,15 @@ def test_a_suspended_call(agents: types.ModuleType, define: Define, old: str, ne
     assert text != NOTE + AGENT
     if problem == "call" and old.startswith("async"):
         text = text.replace("await self", "self")
-    desk = taken_up(desk, define("agents", text))
+    module = define("agents", text)
+    called = vars(module)["CALLED"] = []
+    desk = taken_up(desk, module)
+    undo = bound_port(desk, thread_only=True)
     findings = Findings(lenient=True)
     examine(desk, type(desk.instance), EMPTY, {}, Classes(), findings)
     rerun(desk, findings)
+    undo()
+    assert called == []
     assert [(each.what, each.path) for each in findings.problems] == [(problem, "suspended call of wait")]
 
 
@@ -211,6 +221,28 @@ def test_messages_on_their_way_to_others(agents: types.ModuleType, define: Defin
     assert told(other=fit(["go"])) == [("other", "method", "agents:Agent")]
     assert told(other=fit(["late"])) == []
     assert found(desk, outgoing(*messages, released=3))[0]["pending"] == []
+
+
+def test_the_last_one_to_confirm_ends_it(agents: types.ModuleType) -> None:
+    mine, _ = found(desk_of(agents), outgoing(encode_tell("gone", [])))
+    halts: list[tuple[Any, ...]] = []
+    waiting: dict[Member, None] = {ME: None, PEER: None}
+    state = Restoring(2, 5, (ME, PEER), waiting)
+    recovery = types.SimpleNamespace(state=state)
+    fits = Fits(types.SimpleNamespace(epoch=2, recovery=recovery, halt=lambda *told: halts.append(told)))  # type: ignore[arg-type]
+    assert not fits.halts(Seat(ME, "agents:Old"), mine) and not halts
+    del waiting[ME]
+    seat = Seat(PEER, "agents:Old")
+    assert not fits.halts(seat, fit(["gone"])) and seat.class_name == "agents:Agent"
+    assert fits.halts(seat, fit(["go"]))
+    ((text, error, name),) = halts
+    assert name == "peer" and text.startswith("participant 'peer' cannot take checkpoint 5: message of me: ")
+    raised = unpack_error(error, participant="driver", live={})
+    assert isinstance(raised, SchemaMismatch) and raised.facts["checkpoint"] == 5
+    # Of another epoch it is no more.
+    recovery.state = Restoring(3, 5, (PEER,), {PEER: None})
+    fits._c.epoch = 3  # type: ignore[misc]
+    assert not fits.halts(seat, None)
 
 
 def test_methods_by_their_old_names_are_there(define: Define) -> None:

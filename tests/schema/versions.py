@@ -35,10 +35,12 @@ class Line:
 
 class Gate:
     """Answers after some time, so that calls are on their way."""
-    def __init__(self, seconds):
-        self.seconds = seconds
+    def __init__(self, seconds, woken):
+        self.seconds, self.woken = seconds, woken
     async def hold(self, number):
         await asyncio.sleep(self.seconds)
+        with open(self.woken, "a") as file:
+            file.write(f"{number}\\n")
         return number
 
 class Shop:
@@ -63,21 +65,22 @@ ORDER, SHOP = Order, Shop
 '''
 
 _PROGRAM = """
-import sys
+import sys, time
 import cutline, shop
 from tests.system.living import until
 
 def main():
-    what, store, point, seconds = sys.argv[1], sys.argv[2], sys.argv[3], float(sys.argv[4])
+    what, store, point, seconds, woken = *sys.argv[1:4], float(sys.argv[4]), sys.argv[5]
     if what == "make":
         with cutline.start(store, interval=None, quiet=True) as system:
-            gate = system.spawn("gate", shop.Gate, seconds)
+            gate = system.spawn("gate", shop.Gate, seconds, woken)
             teller = system.spawn("shop", shop.SHOP, gate)
-            names = shop.NAMES
+            names, began = shop.NAMES, time.monotonic()
             cutline.get(getattr(teller, names["buy"]).remote(2))
             getattr(teller, names["plan"]).tell(shop.ORDER("c", 3, "cyd"))
             cutline.get(teller.shown.remote())
             system.savepoint(point)
+            print("HELD" if time.monotonic() - began < seconds else "LATE")
             return
     with cutline.start(store, interval=None, quiet=True, restore=point) as system:
         teller = system.spawn("shop", shop.SHOP, None)

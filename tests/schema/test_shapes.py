@@ -281,3 +281,21 @@ def test_what_has_nothing_to_do_with_classes_is_told_as_before(define: Define) -
     with pytest.raises(CannotRestore, match=r"'p': self\.note does not load.*ZeroDivisionError") as failed:
         images.restore(1)
     assert type(failed.value) is CannotRestore
+
+
+def test_what_map_and_log_hold_is_migrated_and_written_again(define: Define) -> None:
+    fields = "class Note:\n  __cutline_version__ = {}\n  a: int\n"
+    old = define("notes", "@dataclasses.dataclass(frozen=True)\n" + fields.format(1))
+    images = saved(Holder(map=cutline.Map({"x": old.Note(1)}), log=cutline.Log([old.Note(2)])))
+    define(
+        "notes",
+        "@dataclasses.dataclass(frozen=True)\n" + fields.format(2) + "  b: int\n"
+        "  def migrate(state, found): return {**state, 'b': found}",
+    )
+    capturer = Capturer("p")
+    restored = capturer.expecting()
+    held = images.restore(1, restored)
+    capturer.adopt(1, held, restored)
+    images.put(capturer.capture(held, number=2, against=1), 1)
+    for got in (held, images.restore(2)):
+        assert [(note.a, note.b) for note in (got.map["x"], got.log[0])] == [(1, 1), (2, 1)]

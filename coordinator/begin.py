@@ -19,7 +19,7 @@ from cutline.participant.processes import process_alive, process_started
 from cutline.participant.scratch import hold, let_go
 from cutline.participant.transport_grpc import GrpcTransport
 from cutline.storage import Lease, Owner, Store, locate
-from cutline.storage.collect import IMPORTED
+from cutline.storage.collect import MADE_WHOLE
 from cutline.storage.importing import claimed_by
 from cutline.storage.verify import faults_of
 
@@ -201,7 +201,7 @@ def _lineage(store: Store, lease: Lease, system: str, spec: dict[str, Any]) -> t
         return catalog.create_lineage(lease, (row.lineage, row.checkpoint)), "resume"
     if head is None or spec["fresh"]:
         return catalog.create_lineage(lease, None), "begin"
-    if head.startswith(IMPORTED):
+    if head.startswith(MADE_WHOLE):
         # A copy owns nothing: opening it is a fork.
         row = catalog.find(system, "newest", head)
         for fault in faults_of(store.blobs, row, deep=False):

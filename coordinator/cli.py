@@ -269,8 +269,8 @@ def simulate(
     raise typer.Exit(run_simulation(seed, print if trace else None))
 
 
-for _family in ("cli_store", "cli_gc", "cli_compare", "cli_move", "cli_key", "cli_doctor", "cli_check"):
-    import_module(f"cutline.coordinator.{_family}")
+for _family in ("store", "gc", "compare", "move", "key", "doctor", "check", "edit"):
+    import_module(f"cutline.coordinator.cli_{_family}")
 
 
 def main() -> None:

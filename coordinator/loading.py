@@ -1,7 +1,7 @@
 """`cutline.load`: the participants of a checkpoint as plain instances, without their system.
 
-Nothing runs and nothing is written: no process, no socket, no lease. What is loaded are copies; `Cut.fork`
-(see `cutline.coordinator.forking`) makes a new lineage of them.
+Nothing runs and nothing is written: no process, no socket, no lease. What is loaded are copies. `Cut.fork`
+makes a new lineage of them, and that is the one thing that needs the lease and the key.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import difflib
 import os
 import types
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from cutline.barrier import Member
 from cutline.errors import Misuse, UnknownParticipant
@@ -20,11 +20,27 @@ from cutline.participant.classes import Classes
 from cutline.participant.driver import DRIVER
 from cutline.participant.imaging import channels_of
 from cutline.participant.pickling import loads
+from cutline.participant.recapture import recaptured
 from cutline.participant.restore import restore
 from cutline.storage import CheckpointRow, Image, Manifest, Store, open_store, read_image, read_sections
 from cutline.storage.authentic import foreign
+from cutline.storage.forking import NewState, fork_cut
 
-__all__ = ("Cut", "Opener", "load", "point_in", "read_cut", "refuse_unknown")
+__all__ = ("Cut", "Forked", "Opener", "load", "point_in", "read_cut", "refuse_unknown")
+
+
+class Forked(NamedTuple):
+    """What `Cut.fork` made: ``point`` names it in every verb; ``changed``: whose state is another."""
+
+    point: str
+    changed: tuple[str, ...]
+
+
+def _with_classes(channels: Any, states: Mapping[str, NewState]) -> Any:
+    """What a manifest says of the channels, with the classes of the new states."""
+    members = channels["members"]
+    told = {name: {**members[name], "class_name": state.header["class"]} for name, state in states.items()}
+    return {**channels, "members": {**members, **told}}
 
 
 class Cut(Mapping[str, Any]):
@@ -41,6 +57,7 @@ class Cut(Mapping[str, Any]):
         participants: Mapping[str, Participant],
         everybody: Sequence[str],
         storage: str | os.PathLike[str],
+        opener: Opener,
     ) -> None:
         self.system = row.system
         self.lineage = row.lineage
@@ -52,6 +69,7 @@ class Cut(Mapping[str, Any]):
         self.participants = {name: each for name, each in participants.items() if name != DRIVER}
         self._everybody = everybody
         self._storage = storage
+        self._opener = opener
         self._row = row
 
     def __getitem__(self, name: str) -> Any:
@@ -70,6 +88,49 @@ class Cut(Mapping[str, Any]):
 
     def __len__(self) -> int:
         return len(self.participants)
+
+    def fork(self, label: str | None = None) -> Forked:
+        """Makes a new lineage of this checkpoint with the instances as they are now; the old one stays.
+
+        It becomes the newest of the system: the next start goes on from there, or from any other point with
+        ``restore=``. Messages in flight and suspended calls are those of the checkpoint.
+
+        Args:
+            label: of the new checkpoint, which then stays until it is deleted.
+
+        Raises:
+            Misuse: nothing was changed.
+            CannotCapture: a state cannot be saved; the message names the attribute's path.
+            StoreInUse: the system runs.
+            ForeignStore: the key of the store is not here.
+            CheckpointNotFound: retention has taken the checkpoint.
+        """
+        with open_store(self._storage, create=False) as store:
+            store.catalog.seals.need_key()
+            # Retention may have taken it meanwhile.
+            store.catalog.find(self.system, f"{self.lineage}/{self.checkpoint}")
+            manifest = store.read_manifest(self._row)
+            states = {}
+            for name, participant in self.participants.items():
+                state = self._changed(store, manifest, name, participant.instance)
+                if state is not None:
+                    states[name] = state
+            if not states:
+                raise Misuse(
+                    f"nothing of {self._row} was changed; to go on from there as it stands:"
+                    f" cutline.start(..., restore={self._row.checkpoint})"
+                )
+            channels = _with_classes(manifest.channels, states)
+            row = fork_cut(store, self._row, states, label=label, channels=channels)
+        return Forked(f"{row.lineage}/{row.checkpoint}", tuple(states))
+
+    def _changed(self, store: Store, manifest: Manifest, name: str, instance: Any) -> NewState | None:
+        image = read_image(store.blobs, manifest.images[name].ref)
+        captured = recaptured(name, instance, image, self.checkpoint, lambda: self._opener.state(name, image))
+        if captured is None:
+            return None
+        kind = {"class": captured.class_name, "class_version": captured.class_version}
+        return NewState({**image.header, **kind}, captured.pieces, captured.regions)
 
     def __repr__(self) -> str:
         return f"<Cut {self._row}: {', '.join(self.participants) or 'no participants'}>"
@@ -115,7 +176,7 @@ def load(
             refuse_unknown(row, chosen, everybody)
         opener = _WithClasses(str(row), main, allowed)
         participants = read_cut(store, manifest, everybody if chosen is None else chosen, opener)
-    return Cut(row, participants, everybody, storage)
+    return Cut(row, participants, everybody, storage, opener)
 
 
 def _names(only: Iterable[str]) -> list[str]:

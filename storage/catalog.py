@@ -295,7 +295,8 @@ class Catalog(Protocol):
         """A new lineage with one committed cut, whose blobs are durable, in one transaction.
 
         The lineage becomes the newest; ``line.order`` and ``row.horizon`` are not used. Raises Misuse for a
-        lineage that the catalog knows.
+        lineage that the catalog knows; Corrupt if it names a blob of another checkpoint that no living cut
+        holds.
         """
         ...
 

@@ -6,9 +6,9 @@ Decided by the catalog alone, never by age:
 2. One transaction gives up the cuts that retention names, and reads the state of all the others.
 3. A listed blob goes if its checkpoint is decided, every id begun before that decision is decided too, and
    no living cut lists it. What belongs to an id or a lineage that the catalog does not know stays, but
-   for lineages of imports that did not come to their end: their names say which catalog they were for. One
-   for an older catalog may be a cut whose record was lost when this one was made again; one with a commit
-   record is a cut, which a catalog that was put back from a copy does not know.
+   for lineages of imports and edits that did not come to their end: their names say which catalog they were
+   for. One for an older catalog may be a cut whose record was lost when this one was made again; one with a
+   commit record is a cut, which a catalog that was put back from a copy does not know.
 4. Rows of cuts that were given up go last, when their blobs are gone: an interrupted collection is found
    again and finished.
 
@@ -34,10 +34,13 @@ from .blobs import BlobStore, encode_name, parts_of, record_key
 from .catalog import Catalog, CheckpointRow, Lease, LineageRow, Place
 from .retention import Policy, expendable
 
-__all__ = ("IMPORTED", "Plan", "Swept", "plan", "sweep")
+__all__ = ("EDITED", "IMPORTED", "MADE_WHOLE", "Plan", "Swept", "plan", "sweep")
 
 # How the names of lineages begin that were read from an export.
 IMPORTED = "import-"
+# And of those that were made of another cut. Of both there is all or nothing.
+EDITED = "edit-"
+MADE_WHOLE = (IMPORTED, EDITED)
 
 _RECORD = record_key("")
 
@@ -176,8 +179,9 @@ def _dead(state: _State, present: set[str], unfinished: Sequence[str]) -> list[s
     undecided = {row.place for row in state.rows if row.fate == "begun"}
     next_ids = {line.lineage: line.next_checkpoint for line in state.lines}
 
-    died = f"{IMPORTED}{state.generation}-"
-    recorded = {key.split("/")[1] for key in present if key.endswith(_RECORD) and f"/{died}" in key}
+    died = tuple(f"{prefix}{state.generation}-" for prefix in MADE_WHOLE)
+    ends = (key.split("/")[1] for key in present if key.endswith(_RECORD))
+    recorded = {lineage for lineage in ends if lineage.startswith(died)}
 
     def is_over(key: str) -> bool:
         """Whether nobody can come to need a key of this folder any more."""

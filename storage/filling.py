@@ -9,25 +9,55 @@ import dataclasses
 import os
 from collections.abc import Sequence
 
-from cutline.errors import CheckpointNotFound, Misuse
+from cutline.errors import CheckpointNotFound, Corrupt, Misuse
 
 from .authentic import damaged
+from .blobs import parts_of
 from .catalog import CheckpointRow, Lease, LineageRow
 from .owners import Owner
 from .rows import CheckpointTable, Connection, lineage_values, upsert
 from .sealing import Sealing
 from .verbs import verb
 
-__all__ = ("Filling",)
+__all__ = ("Filling", "living")
 
 _PUT_META = upsert("meta", ("key",), ("value",))
 _NOBODY = Owner("nowhere", 0, 0.0, 0, "a catalog made again")
+
+
+def living(rows: list[CheckpointRow]) -> list[CheckpointRow]:
+    """Filtered here and not by SQL: a row's fate counts only after its seal was checked."""
+    return [row for row in rows if row.fate == "committed" and not row.condemned]
 
 
 class Filling(Sealing):
     """See the module's head."""
 
     _table: CheckpointTable
+
+    def _check_borrowed(self, connection: Connection, row: CheckpointRow, blobs: Sequence[str]) -> None:
+        """Blobs of other checkpoints must be held by a living cut: only those are safe from collection."""
+        own = [row.lineage, str(row.checkpoint)]
+        borrowed = {key for key in blobs if key.split("/")[1:4:2] != own}
+        # Mostly all of it is the parent's.
+        for where, values in (
+            ("c.lineage = ? AND c.checkpoint = ?", row.parent or ("", 0)),
+            ("l.system = ?", (row.system,)),
+        ):
+            for holder in living(self._table.rows(connection, where, values, [])):
+                borrowed.difference_update(holder.blobs)
+            if not borrowed:
+                return
+        # Keys of other shapes are nothing that collection would touch.
+        lost = next((key for key in sorted(borrowed) if parts_of(key) is not None), None)
+        if lost is None:
+            return
+        raise Corrupt(
+            f"{row} builds on {lost}, which no checkpoint holds any more: abort it and take a full one",
+            key=lost,
+            checkpoint=row.checkpoint,
+            lineage=row.lineage,
+        )
 
     @verb
     def held_lease(self, system: str) -> Lease | None:
@@ -61,6 +91,7 @@ class Filling(Sealing):
                 raise Misuse(f"{row} is not one of system {lease.system!r} and lineage {line.lineage}")
             if connection.execute("SELECT 1 FROM lineages WHERE lineage = ?", (line.lineage,)).fetchone():
                 raise Misuse(f"the catalog knows lineage {line.lineage} already", lineage=line.lineage)
+            self._check_borrowed(connection, row, row.blobs)
             self._insert(connection, line)
             self._table.put(connection, row)
         return row

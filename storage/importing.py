@@ -31,9 +31,10 @@ from cutline.errors import (
     StorageError,
 )
 
+from .adopting import Making, adopted, making, named
 from .authentic import MAC_SIZE, SEAL_SIZE, foreign, forged
 from .blobs import BlobStore, check_name, manifest_key, pack_key
-from .catalog import CheckpointRow, Lease, LineageRow, check_label
+from .catalog import CheckpointRow, LineageRow, check_label
 from .codec import decode, digest_of
 from .collect import IMPORTED
 from .directory import DirectoryBlobs
@@ -215,21 +216,8 @@ def import_cut(
     if not trust:
         check_authentic(store, export)
     system = check_name(name if name is not None else export.system, "system")
-    moment = time.time() if now is None else now
-    owner = dataclasses.replace(Owner.here(IMPORTING), driver_pid=0)
-    lease = store.catalog.acquire_lease(system, owner, _HOLD, moment)
-    made: list[str] = []
-    try:
-        row = _imported(store, export, lease, claim, made)
-    except BaseException:
-        for key in made:
-            # What cannot be removed now goes with the next collection.
-            with contextlib.suppress(StorageError):
-                store.blobs.delete(key)
-        raise
-    finally:
-        with contextlib.suppress(StorageError):
-            store.catalog.release_lease(lease)
+    with making(store, system, IMPORTING, now) as under:
+        row = _imported(store, export, under, claim)
     with contextlib.suppress(StorageError):
         store.write_record(row)
     return row
@@ -247,14 +235,14 @@ def check_authentic(store: Store, export: Export) -> None:
         raise forged(what, path=str(export.path))
 
 
-def _imported(store: Store, export: Export, lease: Lease, claim: bool, made: list[str]) -> CheckpointRow:
-    doc, system = export.doc, lease.system
-    lineage = f"{IMPORTED}{store.catalog.generation()}-{os.urandom(8).hex()}"
+def _imported(store: Store, export: Export, under: Making, claim: bool) -> CheckpointRow:
+    doc, system = export.doc, under.lease.system
+    lineage = named(store, IMPORTED)
     checkpoint, epoch = int(doc["checkpoint"]), int(doc["epoch"])
     images = {}
     for participant, image in doc["images"].items():
         key = pack_key(system, lineage, epoch, checkpoint, participant, image["birth"])
-        made.append(key)
+        under.made.append(key)
         images[participant] = MemberImage(
             image["birth"], _copied(store.blobs, export, participant, image, key)
         )
@@ -271,7 +259,7 @@ def _imported(store: Store, export: Export, lease: Lease, claim: bool, made: lis
         doc["channels"],
     )
     packed, key = manifest.to_bytes(), manifest_key(system, lineage, epoch, checkpoint)
-    made.append(key)
+    under.made.append(key)
     store.blobs.create(key, [packed])
     source = {name: value for name, value in doc["source"].items() if name != "manifest_digest"}
     row = CheckpointRow(
@@ -292,16 +280,7 @@ def _imported(store: Store, export: Export, lease: Lease, claim: bool, made: lis
         summary={**doc["summary"], "imported": {**source, "export": doc["export"], "claimed": claim}},
     )
     line = LineageRow(lineage, system, 0, None, epoch, checkpoint + 1, int(doc["next_birth"]))
-    # From here on the cut may be there, whatever is heard of it.
-    made.clear()
-    try:
-        return store.catalog.adopt(lease, line, row)
-    except StorageError:
-        # The answer may be all that was lost.
-        found = [each for each in store.catalog.checkpoints(system, damage=[]) if each.place == row.place]
-        if not found:
-            raise
-        return found[0]
+    return adopted(store, under, line, row)
 
 
 def _copied(blobs: BlobStore, export: Export, participant: str, image: dict[str, Any], key: str) -> ImageRef:

@@ -19,10 +19,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-__all__ = ("IMPORTING", "Owner", "host_name", "is_dead", "process_start")
+__all__ = ("EDITING", "IMPORTING", "Owner", "host_name", "is_dead", "process_start")
 
 # What an owner does that writes folders of no lineage: nobody may collect under its lease.
 IMPORTING = "cutline import"
+EDITING = "cutline edit"
 _SLACK = 1.0
 
 

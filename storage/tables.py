@@ -21,10 +21,9 @@ from cutline.errors import (
 )
 
 from .authentic import Seals
-from .blobs import parts_of
 from .catalog import COMMITTED, CheckpointRow, Choice, Fate, Lease, LineageRow, Place, check_label
 from .codec import canonical, decode
-from .filling import Filling
+from .filling import Filling, living
 from .finding import found_or_refused
 from .leases import LeaseTable
 from .owners import Owner, is_dead
@@ -37,11 +36,6 @@ _PUT_MEMBER = upsert("members", ("lineage", "name"), ("birth", "doc", "seal"))
 # Between the key of a failure and the one time of it that a row stands for.
 _OCCURRENCE = "\x1f"
 _PUT_FAILURE = upsert("failures", ("lineage", "key"), ("count", "seal"))
-
-
-def _living(rows: list[CheckpointRow]) -> list[CheckpointRow]:
-    """Filtered here and not by SQL: a row's fate counts only after its seal was checked."""
-    return [row for row in rows if row.fate == "committed" and not row.condemned]
 
 
 class TableCatalog(Filling):
@@ -237,30 +231,6 @@ class TableCatalog(Filling):
             self._table.put(connection, row)
         return row
 
-    def _check_borrowed(self, connection: Connection, row: CheckpointRow, blobs: Sequence[str]) -> None:
-        """Blobs of other checkpoints must be held by a living cut: only those are safe from collection."""
-        own = [row.lineage, str(row.checkpoint)]
-        borrowed = {key for key in blobs if key.split("/")[1:4:2] != own}
-        # Mostly all of it is the parent's.
-        for where, values in (
-            ("c.lineage = ? AND c.checkpoint = ?", row.parent or ("", 0)),
-            ("l.system = ?", (row.system,)),
-        ):
-            for holder in _living(self._table.rows(connection, where, values, [])):
-                borrowed.difference_update(holder.blobs)
-            if not borrowed:
-                return
-        # Keys of other shapes are nothing that collection would touch.
-        lost = next((key for key in sorted(borrowed) if parts_of(key) is not None), None)
-        if lost is None:
-            return
-        raise Corrupt(
-            f"{row} builds on {lost}, which no checkpoint holds any more: abort it and take a full one",
-            key=lost,
-            checkpoint=row.checkpoint,
-            lineage=row.lineage,
-        )
-
     @verb
     def abort(self, lease: Lease, lineage: str, checkpoint: int, reason: str, now: float) -> None:
         with self._writing() as connection:
@@ -333,7 +303,7 @@ class TableCatalog(Filling):
         damage: list[Corrupt] = []
         with self.database.reading() as connection:
             lines = self._lineages(connection, system)
-            rows = _living(self._table.rows(connection, "l.system = ?", (system,), damage))
+            rows = living(self._table.rows(connection, "l.system = ?", (system,), damage))
         try:
             return found_or_refused(system, str(point), lineage, lines, rows)
         except CheckpointNotFound as error:

@@ -19,7 +19,7 @@ from cutline.errors import CheckpointNotFound, Corrupt, StorageError, StoreInUse
 from .blobs import encode_name, record_key
 from .catalog import CheckpointRow, Lease
 from .collect import Plan, Swept, plan
-from .owners import IMPORTING, Owner, is_dead
+from .owners import EDITING, IMPORTING, Owner, is_dead
 from .retention import Policy
 from .store import Store
 
@@ -38,14 +38,14 @@ def lease_beside(
     One that seems to have run out is not taken over: by which clock, cannot be told from outside.
 
     Raises:
-        StoreInUse: something is being imported. What is written of it is in no lineage yet, and would pass
-            for what an import has left that died.
+        StoreInUse: something is being imported or edited. What is written of it is in no lineage yet, and
+            would pass for what one has left that died.
     """
     held = store.catalog.held_lease(system)
     if held is not None and not dead(held.owner):
-        if held.owner.what == IMPORTING:
+        if held.owner.what in (IMPORTING, EDITING):
             raise StoreInUse(
-                f"{held.owner} is importing into system {system!r} of {store.url}: wait until that has "
+                f"{held.owner} is writing a cut into system {system!r} of {store.url}: wait until that has "
                 "ended. Nothing was changed",
                 system=system,
                 owner=held.owner.to_doc(),

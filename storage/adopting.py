@@ -1,0 +1,76 @@
+"""A lineage that is made as a whole: its blobs first, then lineage and cut in one transaction.
+
+Read from an export (`importing`), or made of another cut (`forking`). Nobody runs such a lineage: opening it
+is a fork of it. What dies before the transaction leaves blobs of a lineage that the catalog does not know.
+Its name says which catalog they were for, and the next collection removes them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import time
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from cutline.errors import StorageError
+
+from .catalog import CheckpointRow, Lease, LineageRow
+from .owners import Owner
+from .store import Store
+
+__all__ = ("Making", "adopted", "making", "named")
+
+# Seconds; another owner that comes after them makes this fail, and nothing worse.
+_HOLD = 600.0
+
+
+class Making(NamedTuple):
+    """``made``: keys of blobs written so far, which go if it fails."""
+
+    lease: Lease
+    made: list[str]
+    now: float
+
+
+@contextlib.contextmanager
+def making(store: Store, system: str, what: str, now: float | None = None) -> Iterator[Making]:
+    """The lease of a system for the time of making a lineage in it; after an error the store is as before.
+
+    Raises StoreInUse if the system runs.
+    """
+    moment = time.time() if now is None else now
+    owner = dataclasses.replace(Owner.here(what), driver_pid=0)
+    lease = store.catalog.acquire_lease(system, owner, _HOLD, moment)
+    made: list[str] = []
+    try:
+        yield Making(lease, made, moment)
+    except BaseException:
+        for key in made:
+            # What cannot be removed now goes with the next collection.
+            with contextlib.suppress(StorageError):
+                store.blobs.delete(key)
+        raise
+    finally:
+        with contextlib.suppress(StorageError):
+            store.catalog.release_lease(lease)
+
+
+def named(store: Store, prefix: str) -> str:
+    """A new lineage's name, `IMPORTED` or `EDITED` being the prefix."""
+    return f"{prefix}{store.catalog.generation()}-{os.urandom(8).hex()}"
+
+
+def adopted(store: Store, under: Making, line: LineageRow, row: CheckpointRow) -> CheckpointRow:
+    """Makes lineage and cut count; all its blobs are durable."""
+    # From here on the cut may be there, whatever is heard of it.
+    under.made.clear()
+    try:
+        return store.catalog.adopt(under.lease, line, row)
+    except StorageError:
+        # The answer may be all that was lost.
+        found = [each for each in store.catalog.checkpoints(row.system, damage=[]) if each.place == row.place]
+        if not found:
+            raise
+        return found[0]

@@ -67,10 +67,14 @@ def adopted(store: Store, under: Making, line: LineageRow, row: CheckpointRow) -
     # From here on the cut may be there, whatever is heard of it.
     under.made.clear()
     try:
-        return store.catalog.adopt(under.lease, line, row)
+        made = store.catalog.adopt(under.lease, line, row)
     except StorageError:
         # The answer may be all that was lost.
         found = [each for each in store.catalog.checkpoints(row.system, damage=[]) if each.place == row.place]
         if not found:
             raise
-        return found[0]
+        made = found[0]
+    with contextlib.suppress(StorageError):
+        # The next sweep does it otherwise.
+        store.list_missing(under.lease)
+    return made

@@ -189,8 +189,9 @@ class Catalog(Protocol):
         blobs: Sequence[str],
         summary: dict[str, Any],
         now: float,
+        listing: str | None = None,
     ) -> CheckpointRow:
-        """begun -> committed; returns the row.
+        """begun -> committed; returns the row. ``listing``: for people, see `listing`.
 
         Raises FateDecided, CheckpointNotFound; Corrupt if it names a blob of another checkpoint that no
         living cut holds any more.
@@ -263,6 +264,14 @@ class Catalog(Protocol):
 
     def drop(self, lease: Lease, places: Collection[Place]) -> None:
         """Removes rows that are condemned or aborted."""
+        ...
+
+    def unlisted(self, system: str) -> list[Place]:
+        """Committed cuts without a listing (`listing`). Makes the table in a catalog that has none."""
+        ...
+
+    def put_listing(self, lease: Lease, place: Place, listing: str) -> None:
+        """The listing of a cut that has none."""
         ...
 
     def tidy(self) -> None:

@@ -12,6 +12,7 @@ from collections.abc import Callable
 import psycopg
 
 from .authentic import StoreKey
+from .listing import LISTINGS, POSTGRES_VIEW
 from .location import CatalogUrl
 from .owners import Owner, is_dead
 from .postgres_database import PostgresDatabase
@@ -27,6 +28,7 @@ _TYPES = (
     (" BLOB", " BYTEA"),
     (" REAL", " DOUBLE PRECISION"),
 )
+_LOCK = "SELECT pg_advisory_xact_lock(hashtext('cutline'))"
 _WRITES = (
     "CREATE TABLE IF NOT EXISTS writes"
     " (writer TEXT PRIMARY KEY, id BIGINT NOT NULL, at TIMESTAMPTZ NOT NULL DEFAULT now())"
@@ -40,6 +42,9 @@ class PostgresCatalog(TableCatalog):
     """
 
     database: PostgresDatabase
+    listings_there = "SELECT 1 WHERE to_regclass('participants') IS NOT NULL"
+    # "IF NOT EXISTS" does not keep two that make the same from failing.
+    listings_made = (_LOCK, LISTINGS.replace(" INTEGER", " BIGINT"), POSTGRES_VIEW)
 
     def __init__(
         self, url: CatalogUrl, *, dead: Callable[[Owner], bool] = is_dead, server_clock: bool = True
@@ -62,13 +67,12 @@ class PostgresCatalog(TableCatalog):
         try:
             connection = database.connection()
             with connection.transaction():
-                # "IF NOT EXISTS" does not keep two that make the same from failing.
-                connection.execute("SELECT pg_advisory_xact_lock(hashtext('cutline'))")
+                connection.execute(_LOCK)
                 if not connection.execute(
                     "SELECT 1 FROM pg_namespace WHERE nspname = %s", (schema,)
                 ).fetchone():
                     connection.execute(f"CREATE SCHEMA {schema}".encode())
-                for statement in (*statements.split(";")[:-1], _WRITES):
+                for statement in (*statements.split(";")[:-1], _WRITES, *self.listings_made[1:]):
                     connection.execute(statement.encode())
                 for name, value in meta.items():
                     connection.execute(INSERT_META.replace("?", "%s").encode(), (name, value))

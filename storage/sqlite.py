@@ -9,6 +9,7 @@ from pathlib import Path
 from .authentic import StoreKey
 from .database import Database
 from .keys import process_key
+from .listing import LISTINGS, SQLITE_VIEW
 from .owners import Owner, is_dead
 from .rows import INSERT_META, SCHEMA
 from .sealing import check_meta, first_meta
@@ -24,6 +25,8 @@ class SqliteCatalog(TableCatalog):
     """
 
     database: Database
+    listings_there = "SELECT 1 FROM sqlite_master WHERE name = 'participants'"
+    listings_made = (LISTINGS, SQLITE_VIEW)
 
     def __init__(self, path: str | Path, *, dead: Callable[[Owner], bool] = is_dead) -> None:
         super().__init__(Database(path), dead=dead)
@@ -49,7 +52,7 @@ class SqliteCatalog(TableCatalog):
 
     def _set_up(self, store_id: str, key: StoreKey) -> None:
         with self.database.writing() as connection:
-            for statement in SCHEMA.split(";")[:-1]:
+            for statement in (*SCHEMA.split(";")[:-1], *self.listings_made):
                 connection.execute(statement)
             for name, value in first_meta(store_id, key).items():
                 connection.execute(INSERT_META, (name, value))

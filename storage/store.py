@@ -32,6 +32,7 @@ from .blobs import DOCUMENT_MAX, BlobStore, manifest_key, record_key
 from .catalog import Catalog, CheckpointRow, Lease, LineageRow, Place
 from .codec import digest_of
 from .collect import Swept
+from .listing import listing_of
 from .manifest import Manifest
 from .memory import MemoryBlobs
 from .record import commit_record
@@ -87,6 +88,7 @@ class Store:
                 blobs=(*manifest.blobs, key),
                 summary=summary,
                 now=now,
+                listing=listing_of(manifest),
             )
         except (Fenced, Corrupt, CheckpointNotFound):
             raise
@@ -239,8 +241,19 @@ class Store:
             # Another collector may just have given it up; else the next sweep tries again.
             with contextlib.suppress(StorageError):
                 self.write_record(row)
+        self.list_missing(lease)
         self.catalog.tidy()
         return swept
+
+    def list_missing(self, lease: Lease) -> None:
+        """Lists the participants of cuts that were not committed here; see `listing`."""
+        missing = set(self.catalog.unlisted(lease.system))
+        rows = self.catalog.checkpoints(lease.system, damage=[]) if missing else []
+        for row in rows:
+            if row.place in missing:
+                # One whose manifest is damaged cannot be listed.
+                with contextlib.suppress(StorageError):
+                    self.catalog.put_listing(lease, row.place, listing_of(self.read_manifest(row)))
 
     def verify(self, system: str, told: Callable[[CheckpointRow], None] | None = None) -> Report:
         """Reads everything that the system's cuts consist of; damage is reported, not raised. ``told`` hears

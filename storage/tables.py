@@ -26,6 +26,7 @@ from .codec import canonical, decode
 from .filling import Filling, living
 from .finding import found_or_refused
 from .leases import LeaseTable
+from .listing import Listing
 from .owners import Owner, is_dead
 from .rows import CheckpointTable, Connection, lineage_of, upsert
 from .verbs import TableDatabase, verb
@@ -38,7 +39,7 @@ _OCCURRENCE = "\x1f"
 _PUT_FAILURE = upsert("failures", ("lineage", "key"), ("count", "seal"))
 
 
-class TableCatalog(Filling):
+class TableCatalog(Filling, Listing):
     """A `Catalog` in the tables of ``database``.
 
     ``dead`` says whether an owner surely runs no more; tests replace it.
@@ -61,7 +62,9 @@ class TableCatalog(Filling):
     @verb
     def acquire_lease(self, system: str, owner: Owner, ttl: float, now: float) -> Lease:
         with self._writing() as connection:
-            return self._leases.acquire(connection, system, owner, ttl, self.database.time(connection, now))
+            lease = self._leases.acquire(connection, system, owner, ttl, self.database.time(connection, now))
+        self.ready_listings()
+        return lease
 
     @verb
     def renew_lease(self, lease: Lease, ttl: float, now: float) -> None:
@@ -213,6 +216,7 @@ class TableCatalog(Filling):
         blobs: Sequence[str],
         summary: dict[str, Any],
         now: float,
+        listing: str | None = None,
     ) -> CheckpointRow:
         with self._writing() as connection:
             row = self._undecided_row(connection, lease, lineage, checkpoint, "committed")
@@ -229,6 +233,7 @@ class TableCatalog(Filling):
                 horizon=horizon,
             )
             self._table.put(connection, row)
+            self._put_listing(connection, row.place, listing)
         return row
 
     @verb
@@ -427,3 +432,4 @@ class TableCatalog(Filling):
                     " AND (condemned = 1 OR fate = 'aborted')",
                     (lineage, checkpoint),
                 )
+                self._drop_listing(connection, (lineage, checkpoint))

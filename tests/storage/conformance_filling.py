@@ -9,9 +9,9 @@ from dataclasses import replace
 
 import pytest
 
-from cutline.errors import CheckpointNotFound, Fenced, Misuse
+from cutline.errors import CheckpointNotFound, Corrupt, Fenced, Misuse
 from cutline.storage import Catalog, CheckpointRow, Lease, LineageRow
-from cutline.storage.blobs import NAME_BYTES
+from cutline.storage.blobs import NAME_BYTES, pack_key
 from tests.storage.cast import owner
 
 LETTERS = string.ascii_letters + string.digits
@@ -42,6 +42,18 @@ class FillingTests(ABC):
         catalog.acquire_lease("s", owner(9), 10.0, 0.0)
         with pytest.raises(Fenced):
             catalog.condemn(held, lambda lines, rows: ())
+
+    def test_what_is_adopted_borrows_from_living_cuts_alone(
+        self, catalog: Catalog, lease: Lease, line: str
+    ) -> None:
+        done = self.cut(catalog, lease, line)
+        adopted, row = adoptable(catalog, line, done)
+        lost = pack_key("s", line, 0, done, "a", 1)
+        with pytest.raises(Corrupt, match="no checkpoint holds any more") as caught:
+            catalog.adopt(lease, adopted, replace(row, blobs=(lost,)))
+        assert caught.value.facts["key"] == lost and len(catalog.lineages("s")) == 1
+        own = pack_key("s", "cc", 0, done, "a", 1)
+        assert catalog.adopt(lease, adopted, replace(row, blobs=(own,))).blobs == (own,)
 
     def test_a_horizon_only_rises(self, catalog: Catalog, lease: Lease, line: str) -> None:
         first, second = self.cut(catalog, lease, line), self.cut(catalog, lease, line)

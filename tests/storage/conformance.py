@@ -6,7 +6,6 @@ import random
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 
@@ -22,7 +21,6 @@ from cutline.errors import (
     StoreInUse,
 )
 from cutline.storage import BlobStore, Catalog, Lease
-from cutline.storage.tables import TableCatalog
 from tests.storage.cast import owner
 from tests.storage.conformance_filling import FillingTests, adoptable
 
@@ -227,38 +225,6 @@ class CatalogTests(FillingTests):
         checkpoint = self.begin(catalog, lease, line, label)
         self.commit(catalog, lease, line, checkpoint)
         return checkpoint
-
-    def test_listings_are_rows_of_a_view(self, catalog: Catalog, lease: Lease, line: str) -> None:
-        assert isinstance(catalog, TableCatalog)
-        plain, listed = self.cut(catalog, lease, line), self.begin(catalog, lease, line, "kept")
-        facts: dict[str, Any] = {"blobs": (), "summary": {}, "now": 6.0}
-        text = '{"a \\"b\\"":[3,"delta",5000000000,2]}'
-        catalog.commit(
-            lease, line, listed, manifest_key="m", manifest_digest=bytes(32), listing=text, **facts
-        )
-        assert catalog.unlisted("s") == [(line, plain)]
-        catalog.put_listing(lease, (line, plain), '{"c":[1,"full",7,1]}')
-        assert catalog.unlisted("s") == []
-        with catalog.database.reading() as connection:
-            found = connection.execute("SELECT * FROM participants ORDER BY checkpoint").fetchall()
-        assert [tuple(row) for row in found] == [
-            ("s", line, plain, None, "c", 1, "full", 7, 1),
-            ("s", line, listed, "kept", 'a "b"', 3, "delta", 5000000000, 2),
-        ]
-        catalog.condemn(lease, lambda lines, rows: [(line, plain)])
-        with catalog.database.reading() as connection:
-            assert len(connection.execute("SELECT 1 FROM participants").fetchall()) == 1
-
-    def test_a_catalog_of_before_gets_listings(self, catalog: Catalog, lease: Lease, line: str) -> None:
-        assert isinstance(catalog, TableCatalog)
-        with catalog.database.writing() as connection:
-            connection.execute("DROP VIEW participants")
-            connection.execute("DROP TABLE listings")
-        catalog.has_listings = False
-        done = self.cut(catalog, lease, line)
-        assert catalog.unlisted("s") == [(line, done)] and catalog.has_listings
-        catalog.put_listing(lease, (line, done), '{"a":[1,"full",7,1]}')
-        assert catalog.unlisted("s") == []
 
     def test_a_lease_is_exclusive(self, catalog: Catalog) -> None:
         first = catalog.acquire_lease("s", owner(7, "the first"), 10.0, 0.0)

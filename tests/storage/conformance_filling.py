@@ -6,12 +6,14 @@ import random
 import string
 from abc import ABC, abstractmethod
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from cutline.errors import CheckpointNotFound, Corrupt, Fenced, Misuse
 from cutline.storage import Catalog, CheckpointRow, Lease, LineageRow
 from cutline.storage.blobs import NAME_BYTES, pack_key
+from cutline.storage.tables import TableCatalog
 from tests.storage.cast import owner
 
 LETTERS = string.ascii_letters + string.digits
@@ -54,6 +56,38 @@ class FillingTests(ABC):
         assert caught.value.facts["key"] == lost and len(catalog.lineages("s")) == 1
         own = pack_key("s", "cc", 0, done, "a", 1)
         assert catalog.adopt(lease, adopted, replace(row, blobs=(own,))).blobs == (own,)
+
+    def test_listings_are_rows_of_a_view(self, catalog: Catalog, lease: Lease, line: str) -> None:
+        assert isinstance(catalog, TableCatalog)
+        plain, listed = self.cut(catalog, lease, line), self.begin(catalog, lease, line, "kept")
+        facts: dict[str, Any] = {"blobs": (), "summary": {}, "now": 6.0}
+        text = '{"a \\"b\\"":[3,"delta",5000000000,2]}'
+        catalog.commit(
+            lease, line, listed, manifest_key="m", manifest_digest=bytes(32), listing=text, **facts
+        )
+        assert catalog.unlisted("s") == [(line, plain)]
+        catalog.put_listing(lease, (line, plain), '{"c":[1,"full",7,1]}')
+        assert catalog.unlisted("s") == []
+        with catalog.database.reading() as connection:
+            found = connection.execute("SELECT * FROM participants ORDER BY checkpoint").fetchall()
+        assert [tuple(row) for row in found] == [
+            ("s", line, plain, None, "c", 1, "full", 7, 1),
+            ("s", line, listed, "kept", 'a "b"', 3, "delta", 5000000000, 2),
+        ]
+        catalog.condemn(lease, lambda lines, rows: [(line, plain)])
+        with catalog.database.reading() as connection:
+            assert len(connection.execute("SELECT 1 FROM participants").fetchall()) == 1
+
+    def test_a_catalog_of_before_gets_listings(self, catalog: Catalog, lease: Lease, line: str) -> None:
+        assert isinstance(catalog, TableCatalog)
+        with catalog.database.writing() as connection:
+            connection.execute("DROP VIEW participants")
+            connection.execute("DROP TABLE listings")
+        catalog.has_listings = False
+        done = self.cut(catalog, lease, line)
+        assert catalog.unlisted("s") == [(line, done)] and catalog.has_listings
+        catalog.put_listing(lease, (line, done), '{"a":[1,"full",7,1]}')
+        assert catalog.unlisted("s") == []
 
     def test_a_horizon_only_rises(self, catalog: Catalog, lease: Lease, line: str) -> None:
         first, second = self.cut(catalog, lease, line), self.cut(catalog, lease, line)

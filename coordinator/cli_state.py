@@ -15,6 +15,7 @@ from rich.tree import Tree
 
 from cutline.participant.at_rest import Absent, Message, Spawned, SuspendedCall
 from cutline.participant.placeholders import Hollow, shown_message, shown_state
+from cutline.participant.restore import Restored
 from cutline.participant.state_tree import Bounds, tree_of
 from cutline.storage import Image, Store
 from cutline.storage.codec import decode
@@ -37,7 +38,7 @@ class _WithPlaceholders:
         self.attributes: dict[str, int] = {}
         self.arrays = 0
 
-    def state(self, name: str, image: Image) -> Any:
+    def state(self, name: str, image: Image, restored: Restored | None = None) -> Any:
         for piece, content in image.pieces:
             kind, _, attribute = piece_of(piece).partition(":")
             if kind in ("attr", "slot"):

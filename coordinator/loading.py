@@ -21,7 +21,7 @@ from cutline.participant.driver import DRIVER
 from cutline.participant.imaging import channels_of
 from cutline.participant.pickling import loads
 from cutline.participant.recapture import recaptured
-from cutline.participant.restore import restore
+from cutline.participant.restore import Restored, restore
 from cutline.storage import CheckpointRow, Image, Manifest, Store, open_store, read_image, read_sections
 from cutline.storage.authentic import foreign
 from cutline.storage.forking import NewState, fork_cut
@@ -126,7 +126,11 @@ class Cut(Mapping[str, Any]):
 
     def _changed(self, store: Store, manifest: Manifest, name: str, instance: Any) -> NewState | None:
         image = read_image(store.blobs, manifest.images[name].ref)
-        captured = recaptured(name, instance, image, self.checkpoint, lambda: self._opener.state(name, image))
+
+        def again(known: Restored) -> Any:
+            return self._opener.state(name, image, known)
+
+        captured = recaptured(name, instance, self.checkpoint, again)
         if captured is None:
             return None
         kind = {"class": captured.class_name, "class_version": captured.class_version}
@@ -213,8 +217,8 @@ def _unknown(row: CheckpointRow, name: str, everybody: Sequence[str]) -> Unknown
 class Opener(Protocol):
     """How states and messages become values."""
 
-    def state(self, name: str, image: Image) -> Any:
-        """The instance of a participant's image."""
+    def state(self, name: str, image: Image, restored: Restored | None = None) -> Any:
+        """The instance of a participant's image. `restored`: as `restore` takes it."""
         ...
 
     def message(self, name: str) -> Callable[[Any], Any]:
@@ -230,11 +234,18 @@ class _WithClasses:
         self._classes = Classes(main)
         self._allow = allow
 
-    def state(self, name: str, image: Image) -> Any:
+    def state(self, name: str, image: Image, restored: Restored | None = None) -> Any:
         with allowing_only(self._allow):
             live = Absent(name, self._cut).loaders()
             regions = dict(image.regions)
-            return restore(image.pieces, regions, participant=name, classes=self._classes, live=live)
+            return restore(
+                image.pieces,
+                regions,
+                participant=name,
+                classes=self._classes,
+                live=live,
+                restored=restored,
+            )
 
     def message(self, name: str) -> Callable[[Any], Any]:
         live = Absent(name, self._cut).loaders()

@@ -142,6 +142,9 @@ class Likeness:
 class Hollow(Loader):
     """Makes arrays without their contents, as far as those are in regions; `spans` says which memory."""
 
+    # A placeholder has what the image says, whatever a class would make of it.
+    settles = False
+
     settles = False
     # Of placeholders several may be equal that were not, and the other way round.
     is_strict = False

@@ -22,7 +22,7 @@ import array
 import math
 import types
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from itertools import islice
 from typing import Any
 
@@ -93,7 +93,7 @@ class _Walk:
             self._pairs(node, value.items(), len(value), depth)
             if not isinstance(value, Container):
                 self._attributes(node, value, depth)
-        elif isinstance(value, (list, tuple, deque, Set)):
+        elif isinstance(value, (Sequence, Set, deque)):
             node["length"] = len(value)
             self._several(node, "items", _in_order(value), len(value), depth)
             self._attributes(node, value, depth)

@@ -138,6 +138,16 @@ class Zoned(tzinfo):
         return timedelta(hours=1)
 
 
+def test_entries_of_maps() -> None:
+    inner = Open(n=1)
+    rows: Any = Map({("a", 1): (1, 2), "b": inner, "c": Map(x=1)})
+    doc = tree(Open(rows=rows, same=rows, inner=inner))["attributes"]
+    assert doc["rows"]["length"] == 3 and doc["same"]["same_as"] == doc["rows"]["id"]
+    entries = [(key["type"], item["type"]) for key, item in doc["rows"]["entries"]]
+    assert ("str", "tests.participant.animals:Open") in entries and ("tuple", "tuple") in entries
+    assert doc["inner"]["same_as"]
+
+
 def test_a_newer_image_is_refused() -> None:
     pieces, regions = image_of(Open(a=1))
     doc = msgpack.unpackb(dict(pieces)[HEADER])

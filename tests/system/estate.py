@@ -54,6 +54,7 @@ class Trader:
         self.asked: Any = None
         self.seen: set[str] = {"b", "a"}
         self.raw = bytearray(300_000)
+        self.ledger: cutline.Map[int, str] = cutline.Map({n: f"row {n}" for n in range(500)})
 
     def connect(self, peers: list[Any]) -> None:
         """Knows others, and asks one."""

@@ -95,6 +95,17 @@ def test_an_edit_of_an_edit(estate: Estate) -> None:
     assert load(estate)["t1"].cash == 100
 
 
+def test_a_map_is_edited(estate: Estate) -> None:
+    cut = load(estate)
+    cut["t0"].ledger[7] = "edited"
+    del cut["t0"].ledger[8]
+    forked = cut.fork()
+    assert forked.changed == ("t0",)
+    ledger = load(estate, forked.point)["t0"].ledger
+    assert ledger[7] == "edited" and 8 not in ledger and len(ledger) == 499 and ledger[9] == "row 9"
+    assert load(estate)["t0"].ledger[7] == "row 7"
+
+
 def test_nothing_is_written_when_an_edit_fails(estate: Estate) -> None:
     before = everything(estate)
     cut = load(estate)

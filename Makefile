@@ -33,7 +33,7 @@ test-cluster: $(STAMP)
 test-adoption: $(STAMP)
 	CUTLINE_TEST_ADOPTION=1 $(BIN)/python -m pytest -q tests/adoption
 
-# Each of five versions of an application on the checkpoints of all before it: two minutes; `make test` has two pairs.
+# Each of five versions of an application on the checkpoints of all before it: three minutes; `make test` has two pairs.
 test-schema: $(STAMP)
 	CUTLINE_TEST_SCHEMA=1 $(BIN)/python -m pytest -q tests/schema
 

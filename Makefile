@@ -10,7 +10,7 @@ USABLE := import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 10))
 PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check
 
 .PHONY: test test-real test-cluster test-zoo test-containers check demo bench clean test-adoption mutate
-.PHONY: test-schema test-crash fuzz-format simulate simulate-mutants simulate-scale
+.PHONY: test-effects test-schema test-crash fuzz-format simulate simulate-mutants simulate-scale
 .DEFAULT_GOAL := test
 
 test: $(STAMP)
@@ -55,6 +55,12 @@ mutate: $(STAMP)
 # same at every request to PostgreSQL and S3 where both can be had. Needs a C compiler (cc).
 test-crash: $(STAMP)
 	$(BIN)/python -m tests.crash
+
+# SIGKILL, and SIGSTOP with a late SIGCONT, at every step of an effect, against a recorder that writes down each call:
+# make test-effects KILLS=300
+KILLS := 300
+test-effects: $(STAMP)
+	$(BIN)/python -m tests.effects.matrix --kills $(KILLS)
 
 # Random damage to every kind of file: make fuzz-format DURATION=60, in seconds
 DURATION := 60

@@ -198,7 +198,10 @@ def _lineage(store: Store, lease: Lease, system: str, spec: dict[str, Any]) -> t
         for fault in faults_of(store.blobs, row, deep=False):
             # Another one than was named is not what was asked for.
             raise fault
-        return catalog.create_lineage(lease, (row.lineage, row.checkpoint)), "resume"
+        made = catalog.create_lineage(lease, (row.lineage, row.checkpoint))
+        if spec.get("effects"):
+            catalog.let_effects_run(lease, made, True)
+        return made, "resume"
     if head is None or spec["fresh"]:
         return catalog.create_lineage(lease, None), "begin"
     if head.startswith(MADE_WHOLE):

@@ -53,6 +53,7 @@ class Committer:
             "tracked": {name: fact["tracked"] for name, fact in facts.items() if fact.get("tracked")},
             "handlers": {name: fact["handlers"] for name, fact in facts.items()},
             "extra": {name: fact["extra"] for name, fact in facts.items() if "extra" in fact},
+            **({"early": True} if entry.start.early else {}),
             # So that a request that is made again of the next coordinator is known to have been done.
             "asked": [ticket.asked for ticket in entry.start.tickets if ticket.asked],
         }

@@ -308,6 +308,7 @@ class Recoverer:
             )
             return
         c.nursery.recovering()
+        c.effects.recovering()
         c.overload.pending = None
         self.reason = reason
         self.row = row

@@ -76,6 +76,7 @@ class Coordinator:
         # These parts of the shell need the whole of it.
         from .committer import Committer
         from .departures import Departures
+        from .effects import Effects
         from .moving import Mover
         from .nursery import Nursery
         from .overload import Overload
@@ -126,6 +127,7 @@ class Coordinator:
         self.departures = Departures(self)
         self.overload = Overload(self)
         self.committer = Committer(self)
+        self.effects = Effects(self)
         self.mover = Mover(self)
         self.parting = Parting(self)
 
@@ -204,6 +206,7 @@ class Coordinator:
         self.departures.tick()
         self.overload.tick()
         self.parting.tick()
+        self.effects.tick()
         self.begin_due()
 
     def _take(self, event: Any) -> None:
@@ -216,6 +219,7 @@ class Coordinator:
             if event.link in self.clients:
                 self.clients.remove(event.link)
         elif isinstance(event, Ended):
+            self.effects.process_ended(event.launch)
             if not self.mover.took(event):
                 self.recoverer.ended(event)
         elif isinstance(event, Draining):
@@ -236,6 +240,8 @@ class Coordinator:
             return
         if kind == "beat":
             seat.beat = {**doc, "at": self.now()}
+        elif kind.startswith("effect_"):
+            self.effects.heard(seat, kind, doc)
         elif doc["epoch"] != self.epoch and kind != "restore_failed":
             return
         elif kind == "prepared":

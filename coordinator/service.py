@@ -187,6 +187,13 @@ class Service:
                 c.parting.stay(ticket)
             elif what == "connect":
                 c.parting.connect(link, doc, ticket)
+            elif what == "rest_effects":
+                c.effects.rest(ticket, float(doc["seconds"]))
+            elif what == "allow_effects":
+                c.effects.allow()
+                c.reply(ticket, {"lineage": c.lineage})
+            elif what == "resolve_effect":
+                c.reply(ticket, c.effects.resolve(doc))
             elif what == "stop":
                 c.reply(ticket, {"checkpoint": c.committed})
                 c.stop("stopped")

@@ -30,10 +30,12 @@ from cutline.participant.scratch import RUN, let_go, make_folder
 from cutline.participant.spill import SPILL_BYTES
 from cutline.storage.blobs import check_name
 
+from .asking import Asking
 from .authority import opened_with_key, store_key
 from .departing import depart
 from .driver_port import DriverPort, outcome
 from .driver_seat import clear_seat, make_driver
+from .effect_rows import effects_policy
 from .environment import Report, Told, chosen_runtime, chosen_store, told_by_environment
 from .loops import run_loop, sealed
 from .ray_noise import OWN_PIDS
@@ -64,6 +66,7 @@ def start(
     spill_bytes: int = SPILL_BYTES,
     fresh: bool = False,
     restore: str | None = None,
+    effects: str = "block",
     quiet: bool = False,
     listen: str = "unix:",
     trust: bool = False,
@@ -100,6 +103,8 @@ def start(
         fresh: begin anew even if there is something to resume. Nothing old is deleted.
         restore: a checkpoint id or a savepoint's label: begin a new lineage from there. Inputs that were
             logged after it are not delivered again.
+        effects: what `cutline.effect` asks for in a lineage that `restore` makes: ``"block"`` (nothing runs
+            until ``cutline effects --allow``) or ``"live"``. Repeatable ones run either way.
         quiet: no lines about losses and recoveries on standard error.
         runtime: ``"process"`` or ``"ray"``; without it: Ray if the program has connected to Ray.
         check_awaits: look at every stretch of every async handler for state that is changed before an
@@ -155,11 +160,12 @@ def start(
         "program": new_program(),
         "fresh": fresh,
         "restore": restore,
+        "effects": effects_policy(effects, restore),
     }
     return System(spec, Path(spec["home"]), quiet, told)
 
 
-class System:
+class System(Asking):
     """A running system. Use as a context manager, or call `stop`."""
 
     def __init__(
@@ -310,49 +316,6 @@ class System:
         self._runner.post(lambda: self._runner.request(what, fields, done))
         return outcome(done, timeout, f"reply of the coordinator to {what!r}")
 
-    def checkpoint(self) -> int:
-        """Takes a checkpoint now and returns its id when it is committed.
-
-        Raises:
-            CheckpointAborted: it did not commit; the message says why. Nothing is lost, ask again.
-        """
-        number: int = self._request("checkpoint")["checkpoint"]
-        return number
-
-    def savepoint(self, label: str) -> int:
-        """Takes a labelled, self-contained checkpoint that is kept until it is deleted; returns its id.
-
-        Raises:
-            DuplicateLabel: the label is taken.
-            CheckpointAborted: it did not commit.
-        """
-        number: int = self._request("savepoint", label=label)["checkpoint"]
-        return number
-
-    def checkpoints(self) -> list[Any]:
-        """The committed checkpoints of this system, oldest first, with their figures."""
-        rows: list[Any] = self.store.catalog.checkpoints(self.name)
-        return rows
-
-    def drain(self, node: str, timeout: float = 120.0) -> dict[str, str]:
-        """Moves all participants off a node of the cluster; returns where each of them is now.
-
-        A checkpoint is taken first; what is done after it is done again elsewhere. Nothing is started on
-        that node any more. Ray's own draining of a node (``ray drain-node``, preemption) does the same.
-
-        Raises:
-            Misuse: there is no such node, or somebody's options allow no other; the message names both.
-            TimeoutError: not everybody was elsewhere in `timeout` seconds.
-        """
-        places: dict[str, str] = self._request("drain", timeout, node=node)
-        return places
-
-    def status(self) -> dict[str, Any]:
-        """What is going on: phase and process of each participant, the newest checkpoint, "
-        "what is undecided."""
-        doc: dict[str, Any] = self._request("status", timeout=30.0)
-        return doc
-
     @property
     def coordinator_pid(self) -> int:
         """The process id of the coordinator that runs now."""
@@ -425,8 +388,11 @@ class System:
             self._stopped = True
         self._tell_at_the_end()
         try:
-            if checkpoint and self._runner.fault is None:
+            if self._runner.fault is None:
                 self._runner.rolled_back = None
+                # A call that is under way is let come to its end, or nobody would know what became of it.
+                self._request("rest_effects", timeout=patience, seconds=patience / 2)
+            if checkpoint and self._runner.fault is None:
                 last = sealed(lambda: int(self._request("checkpoint", timeout=patience)["checkpoint"]))
                 self._say(f"stopped at checkpoint {last}")
         except (CutlineError, TimeoutError) as error:

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from cutline.errors import BelowHorizon, CannotRestore, SystemHalted
+from cutline.errors import BelowHorizon, CannotRestore, EffectUnknown, SystemHalted
 
 from .parting import ARRIVED
 
@@ -28,7 +28,7 @@ def tell_people(quiet: bool) -> None:
 def to_be_mended(error: BaseException) -> BaseException | None:
     """What keeps a system from starting and is its user's to mend: told as that, not as a halt."""
     cause = error.__cause__
-    told = isinstance(error, SystemHalted) and isinstance(cause, (BelowHorizon, CannotRestore))
+    told = isinstance(error, SystemHalted) and isinstance(cause, (BelowHorizon, CannotRestore, EffectUnknown))
     return cause if told else None
 
 
@@ -43,6 +43,11 @@ def lines_about(doc: Mapping[str, Any]) -> Iterator[str]:
         )
     elif what == "recovered" and doc["reason"] not in ("", "resume", ARRIVED):
         yield f"{doc['reason']}: all back at checkpoint {doc['checkpoint']}, going on"
+    elif what == "effects_blocked":
+        yield (
+            f"effects of {doc['participant']} ({doc['function']}) are blocked, because this lineage is a "
+            "fork: `cutline effects --allow` lets them run"
+        )
     elif what == "damaged":
         yield f"passed over: {doc['text']}"
     elif what == "aborted":

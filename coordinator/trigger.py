@@ -5,6 +5,8 @@
   store is full, the system still works for a while between two. Requests do not wait for that.
 * At most `most_open` undecided at once. A request that finds no place waits; requests for a plain
   checkpoint that wait together are answered by one.
+* *Early* ones, because an effect waits for a cut that holds it: at most one each `EARLY_PAUSE` seconds,
+  shared by all who wait then. They do not put off periodic ones; where one of those is due, it is that one.
 * A savepoint is always full and always its own. The first checkpoint is full, and every `full_every`-th if
   that is asked for; an aborted full does not count. Chains of deltas are kept short without it.
 """
@@ -14,9 +16,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-__all__ = ("Trigger", "Wanted", "Start", "usual_pause", "LONGEST_PAUSE")
+__all__ = ("EARLY_PAUSE", "LONGEST_PAUSE", "Start", "Trigger", "Wanted", "usual_pause")
 
 LONGEST_PAUSE = 1.0
+# Seconds from the beginning of one early checkpoint to the next.
+EARLY_PAUSE = 0.1
 
 
 def usual_pause(interval: float | None) -> float:
@@ -37,6 +41,7 @@ class Start(NamedTuple):
     full: bool
     label: str | None
     tickets: tuple[Any, ...]
+    early: bool = False
 
 
 @dataclass
@@ -51,11 +56,17 @@ class Trigger:
     last_end: float = 0.0
     last_begin: float = 0.0
     had_full: bool = False
+    early: bool = False
+    last_early: float = float("-inf")
     queue: list[Wanted] = field(default_factory=list)
 
     def want(self, wanted: Wanted) -> None:
         """Queues a request."""
         self.queue.append(wanted)
+
+    def want_early(self) -> None:
+        """An effect waits for a checkpoint that is begun from now on."""
+        self.early = True
 
     def next_start(self, now: float, open_count: int) -> Start | None:
         """What to begin at `now`, if anything; call again until None."""
@@ -69,9 +80,11 @@ class Trigger:
             plain = [wanted for wanted in self.queue if wanted.label is None]
             self.queue = [wanted for wanted in self.queue if wanted.label is not None]
             return self._begun(now, self._full_due(), None, tuple(wanted.ticket for wanted in plain))
-        if open_count or self.interval is None:
-            return None
-        if now - self.last_begin < self.interval or now - self.last_end < self.min_pause:
+        over = self.interval is not None and now - self.last_begin >= self.interval
+        if self.early and now - self.last_early >= EARLY_PAUSE:
+            self.last_early = now
+            return self._begun(now, self._full_due(), None, (), early=not over)
+        if open_count or not over or now - self.last_end < self.min_pause:
             return None
         return self._begun(now, self._full_due(), None, ())
 
@@ -79,9 +92,14 @@ class Trigger:
         periodic = self.full_every is not None and self.deltas + 1 >= self.full_every
         return periodic or not self.had_full
 
-    def _begun(self, now: float, full: bool, label: str | None, tickets: tuple[Any, ...]) -> Start:
-        self.last_begin = now
-        return Start(full, label, tickets)
+    def _begun(
+        self, now: float, full: bool, label: str | None, tickets: tuple[Any, ...], *, early: bool = False
+    ) -> Start:
+        # Whatever begins now holds what was asked for before.
+        self.early = False
+        if not early:
+            self.last_begin = now
+        return Start(full, label, tickets, early)
 
     def ended(self, now: float, full: bool, committed: bool) -> None:
         """A checkpoint was decided."""
@@ -98,6 +116,8 @@ class Trigger:
 
     def patience(self, now: float) -> float:
         """Seconds until `next_start` may have something to say by the clock alone."""
+        early = max(0.0, self.last_early + EARLY_PAUSE - now) if self.early else 3600.0
         if self.interval is None:
-            return 3600.0
-        return max(0.0, self.last_begin + self.interval - now, self.last_end + self.min_pause - now)
+            return early
+        periodic = max(0.0, self.last_begin + self.interval - now, self.last_end + self.min_pause - now)
+        return min(early, periodic)

@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     from cutline.participant.actor import actor as actor
     from cutline.participant.actor import wrap as wrap
     from cutline.participant.departing import leave as leave
+    from cutline.participant.effect_request import Done as Done
+    from cutline.participant.effect_request import NotDone as NotDone
+    from cutline.participant.effect_request import effect as effect
     from cutline.participant.handle import Handle as Handle
     from cutline.participant.handle import Ref as Ref
     from cutline.participant.handle import me as me
@@ -36,13 +39,16 @@ if TYPE_CHECKING:
 
 _HOME = {
     "Cut": "cutline.coordinator.loading",
+    "Done": "cutline.participant.effect_request",
     "Handle": "cutline.participant.handle",
     "Log": "cutline.participant.log",
     "Map": "cutline.participant.map",
+    "NotDone": "cutline.participant.effect_request",
     "Ref": "cutline.participant.handle",
     "System": "cutline.coordinator.system",
     "actor": "cutline.participant.actor",
     "connect": "cutline.coordinator.connect",
+    "effect": "cutline.participant.effect_request",
     "errors": "cutline.errors",
     "get": "cutline.coordinator.answers",
     "load": "cutline.coordinator.loading",

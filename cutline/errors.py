@@ -55,6 +55,8 @@ Classes are cut by what the reader of the error would do next::
         ├── CheckpointAborted        a checkpoint that was asked for did not commit
         ├── CutRefused               a cut that does not prove itself (our bug, or damaged channels)
         ├── AnswerForgotten          the answer of an old Ref is no longer kept
+        ├── EffectUnknown            whether an effect has happened is for a person to find out
+        ├── ResultNotStored          an effect has happened, and its result cannot be stored
         ├── RemoteError              a handler's exception that cannot be pickled, as text
         └── RolledBack               the system went back behind something this session has seen
 """
@@ -117,6 +119,8 @@ __all__ = (
     "CheckpointAborted",
     "CutRefused",
     "AnswerForgotten",
+    "EffectUnknown",
+    "ResultNotStored",
     "RemoteError",
     "RolledBack",
 )
@@ -349,6 +353,14 @@ class CutRefused(SystemFault):
 
 class AnswerForgotten(SystemFault):
     """The answer of an old Ref is no longer kept."""
+
+
+class EffectUnknown(SystemFault):
+    """Effects whose process was lost during the call: a person must say whether they have happened."""
+
+
+class ResultNotStored(SystemFault):
+    """An effect has happened, and what it returned cannot be stored."""
 
 
 class RemoteError(SystemFault):

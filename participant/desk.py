@@ -28,6 +28,7 @@ from cutline.errors import (
 )
 
 from .async_call import ANSWERED, AsyncCall
+from .effect_request import OUTSIDE, EffectRequest, make_request
 from .handle import CallOptions, Handle, Ref, live_loaders, make_ref
 from .likeness import call_digest, earlier_digests
 from .messages import (
@@ -109,6 +110,10 @@ class Desk(Suspended):
         self.after: deque[Callable[[], None]] = deque()
         # What a restore in another program found that others have to know; see `fitting`.
         self.fit: dict[str, Any] | None = None
+        # What was asked of the world and has no result, and what of it the runner has not heard of.
+        self.lineage = ""
+        self.effects: dict[int, EffectRequest] = {}
+        self.fresh_effects: list[EffectRequest] = []
         # Large arguments that travel beside their messages, where a host has a way for them.
         self.parcels: Any = None
         # Durable steps, where a host has a place for them.
@@ -292,7 +297,7 @@ class Desk(Suspended):
         return self._ask(target, method, self._packed(target, method, args, kwargs))
 
     def _ask(self, target: str, method: str, arguments: Any) -> Ref[Any]:
-        number, is_new = self._number(target, ASK, method, arguments)
+        number, is_new = self.numbered(target, ASK, method, arguments)
         if is_new:
             self.asks[number] = (target, method, [])
             self.out.append((target, encode_ask(number, method, arguments)))
@@ -313,11 +318,20 @@ class Desk(Suspended):
         check_name(name, "driver")
         packed = packer(self.name, name)(args, kwargs)
         record = record_of(kind, options, packed, self.cluster)
-        number, is_new = self._number(name, SPAWN, record["class_name"], packed)
+        number, is_new = self.numbered(name, SPAWN, record["class_name"], packed)
         if is_new:
             self.has_spawned = True
             self.out.append((name, Spawn(number, name, record)))
         return Handle(name, record["class_name"], self)
+
+    def ask_effect(self, function: Any, args: tuple[Any, ...], policy: Any) -> Ref[Any]:
+        """Asks the world for something, when a checkpoint holds the request; see `cutline.effect`."""
+        request, number, name = make_request(self, function, args, policy)
+        if request is not None:
+            self.asks[number] = (OUTSIDE, name, [])
+            self.effects[number] = request
+            self.fresh_effects.append(request)
+        return self._load_ref(self.name, number, OUTSIDE, name)
 
     def leave(self) -> None:
         """The participant leaves when the step is over; see `cutline.leave`."""
@@ -345,7 +359,8 @@ class Desk(Suspended):
     def _packed(self, target: str, method: str, args: Any, kwargs: Any) -> Any:
         return pack_arguments(args, kwargs, participant=self.name, where=f"arguments of {target}.{method}")
 
-    def _number(self, target: str, kind: int, detail: str | int, arguments: Any) -> tuple[int, bool]:
+    def numbered(self, target: str, kind: int, detail: str | int, arguments: Any) -> tuple[int, bool]:
+        """The number of a request, and whether it is new; a re-run gets the number of the first run."""
         if self.active is None:
             return self._fresh_number(), True
         return self._asked(target, kind, detail, arguments, self._fresh_number)
@@ -418,7 +433,7 @@ class Desk(Suspended):
         """The number of an own question that stands for `ref`; somebody else's Ref is chased."""
         if ref.owner == self.name:
             return ref.number
-        number, is_new = self._number(ref.owner, CHASE, ref.number, None)
+        number, is_new = self.numbered(ref.owner, CHASE, ref.number, None)
         if is_new:
             self.asks[number] = (ref.owner, "", [])
             self.out.append((ref.owner, encode_chase(number, ref.number)))

@@ -13,6 +13,7 @@ from cutline.errors import ReplayMismatch, SchemaMismatch
 
 from .async_call import AsyncCall
 from .desk import Desk
+from .effect_request import EffectRequest
 from .findings import Findings
 from .messages import unpack_arguments
 
@@ -26,6 +27,7 @@ def desk_to_doc(desk: Desk) -> dict[str, Any]:
     return {
         **({"parcels": parcels} if parcels else {}),
         **({"leaving": True} if desk.leaving else {}),
+        **({"effects": [each.to_doc() for each in desk.effects.values()]} if desk.effects else {}),
         "handled": desk.handled,
         "handlers": desk.handlers,
         "next_number": desk.next_number,
@@ -44,6 +46,7 @@ def load_desk(desk: Desk, doc: dict[str, Any]) -> None:
     if "parcels" in doc:
         desk.parcels.load(doc["parcels"])
     desk.leaving = doc.get("leaving", False)
+    desk.effects = {each.number: each for each in map(EffectRequest.from_doc, doc.get("effects", ()))}
     desk.handled = doc["handled"]
     desk.handlers = doc["handlers"]
     desk.next_number = doc["next_number"]

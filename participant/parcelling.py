@@ -14,10 +14,10 @@ from cutline.storage.image import ImageRef
 
 from .desk import Desk
 from .driver import DriverRunner
+from .effecting import Effecting
 from .messages import pack_arguments
 from .parcels import Parcel, Parcels, is_parcel_packet
 from .pickling import Apart
-from .runner import Runner
 from .setup import Setup
 from .transport import PacketIn
 
@@ -51,7 +51,7 @@ class ParcelDesk(Desk):
         return packed
 
 
-class Parcelling(Runner):
+class Parcelling(Effecting):
     """A runner that sends parcels ahead of their frames, and takes those that come."""
 
     desk: ParcelDesk

@@ -63,7 +63,7 @@ class LateDesk(ParcelDesk):
         call = late_call(args, kwargs)
         if call is None:
             return super().ask(target, method, args, kwargs, options)
-        number, is_new = self._number(target, ASK, method, self._packed(target, method, *call.outline()))
+        number, is_new = self.numbered(target, ASK, method, self._packed(target, method, *call.outline()))
         if is_new:
             self.asks[number] = (target, method, [])
             self.out.append((target, LateMessage(number, target, method, call)))
@@ -76,7 +76,7 @@ class LateDesk(ParcelDesk):
             super().tell(target, method, args, kwargs, options)
             return
         said = self._packed(target, method, *call.outline())
-        if self.active is None or self._number(target, TELL, method, said)[1]:
+        if self.active is None or self.numbered(target, TELL, method, said)[1]:
             self.out.append((target, LateMessage(0, target, method, call)))
             self.has_late = True
 

@@ -44,8 +44,12 @@ class Sending(ABC):
 
     def local_answer(self, number: int, error: bytes) -> None:
         """An own question ends with an error of this side; a step of its own, at a boundary."""
+        self.step_of_answer(number, False, error)
+
+    def step_of_answer(self, number: int, ok: bool, packed: Any) -> None:
+        """An answer that comes from no participant; a step of its own, at a boundary."""
         try:
-            self.desk.answered(number, False, error)
+            self.desk.answered(number, ok, packed)
             self.desk.drain()
         except HandlerRaised as failure:
             self.fail(failure)

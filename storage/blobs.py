@@ -27,6 +27,7 @@ __all__ = (
     "check_key",
     "check_name",
     "corrupt",
+    "effect_key",
     "encode_name",
     "manifest_key",
     "pack_key",
@@ -169,6 +170,12 @@ def pack_key(system: str, lineage: str, epoch: int, checkpoint: int, member_name
     """A fresh key for the pack of one participant at one checkpoint."""
     folder = _folder(system, lineage, epoch, checkpoint)
     return f"{folder}/{encode_name(member_name)}-{int(birth)}-{os.urandom(8).hex()}.pack"
+
+
+def effect_key(system: str, member_name: str, birth: int, number: int) -> str:
+    """A fresh key for the large result of an effect, which collection of checkpoints leaves alone."""
+    name = f"{encode_name(member_name)}-{int(birth)}-{int(number)}-{os.urandom(8).hex()}"
+    return f"{encode_name(system)}/effects/{name}"
 
 
 def renewed(pack: str) -> str:

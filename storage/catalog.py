@@ -17,6 +17,7 @@ from typing import Any, Literal, Protocol
 from cutline.errors import Corrupt, RefusedOption
 
 from .authentic import Seals, StoreKey
+from .effects import Claim, EffectRow, Ending, Verdict
 from .owners import Owner
 
 __all__ = (
@@ -287,6 +288,39 @@ class Catalog(Protocol):
 
     def horizon(self, lineage: str) -> int:
         """The highest checkpoint that `raise_horizon` was told; 0 if none."""
+        ...
+
+    def journal(
+        self,
+        lease: Lease,
+        lineage: str,
+        endings: Sequence[Ending],
+        claims: Sequence[Claim],
+        is_over: Callable[[EffectRow], bool],
+        now: float,
+    ) -> tuple[list[EffectRow | None], list[Verdict]]:
+        """Records what became of effects, then judges claims and writes those that are granted, in one
+        transaction; a granted claim of a commit-gated effect raises the horizon to its cut.
+
+        Returns for each ending the outcome that its request has now (None: none yet), and a verdict for each
+        claim; see `effects`.
+        """
+        ...
+
+    def effects(self, lineage: str) -> list[EffectRow]:
+        """All attempts of a lineage's effects, by key and attempt."""
+        ...
+
+    def effects_run(self, lineage: str) -> bool:
+        """Whether commit-gated effects of a lineage run: as was said last, else unless it is a fork."""
+        ...
+
+    def let_effects_run(self, lease: Lease, lineage: str, live: bool) -> None: ...
+
+    def effects_done(
+        self, lease: Lease, lineage: str, done: Collection[tuple[str, int]], gone: Collection[str]
+    ) -> None:
+        """Notes which committed cut has the outcomes of these keys, and removes the rows of others."""
         ...
 
     def refill(

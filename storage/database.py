@@ -54,6 +54,7 @@ class Database:
 
     # A transaction that writes locks everything from its beginning.
     lock = ""
+    table_named = "SELECT name FROM sqlite_master WHERE type = 'table' AND name = ?"
 
     def __init__(self, path: str | Path) -> None:
         self.path = str(path)

@@ -77,10 +77,14 @@ class Filling(Sealing):
                 if line.system != system:
                     raise Misuse(f"lineage {line.lineage} is not one of system {system!r}")
                 self._insert(connection, line)
+                self._refilled(connection, line.lineage)
             for row in rows:
                 self._table.put(connection, row)
             # What came before this is not in it: see `collect`.
             connection.execute(_PUT_META, ("generation", os.urandom(8).hex()))
+
+    def _refilled(self, connection: Connection, lineage: str) -> None:
+        """A lineage whose further rows are lost was put in."""
 
     @verb
     def adopt(self, lease: Lease, line: LineageRow, row: CheckpointRow) -> CheckpointRow:
@@ -128,8 +132,12 @@ class Filling(Sealing):
                     checkpoint=checkpoint,
                     lineage=lineage,
                 )
-            mark = max(checkpoint, self._horizon(connection, lineage))
-            sealed = f"{mark}:{self.seals.seal('horizons', lineage, mark).hex()}"
+            self._put_horizon(connection, lineage, checkpoint)
+
+    def _put_horizon(self, connection: Connection, lineage: str, checkpoint: int) -> None:
+        mark = self._horizon(connection, lineage)
+        if checkpoint > mark:
+            sealed = f"{checkpoint}:{self.seals.seal('horizons', lineage, checkpoint).hex()}"
             connection.execute(_PUT_META, (f"horizon:{lineage}", sealed))
 
     @verb

@@ -85,6 +85,7 @@ class PostgresDatabase:
     """
 
     lock = " FOR UPDATE"
+    table_named = "SELECT to_regclass(?::text)::text"
 
     def __init__(
         self, options: Mapping[str, Any], schema: str, place: str, *, server_clock: bool = True

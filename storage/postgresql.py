@@ -60,9 +60,7 @@ class PostgresCatalog(TableCatalog):
             self.use_key(key)
 
     def _create(self, meta: dict[str, str]) -> None:
-        statements = SCHEMA
-        for ours, theirs in _TYPES:
-            statements = statements.replace(ours, theirs)
+        statements = self._ddl(SCHEMA)
         database, schema = self.database, self.database.schema
         try:
             connection = database.connection()
@@ -78,6 +76,11 @@ class PostgresCatalog(TableCatalog):
                     connection.execute(INSERT_META.replace("?", "%s").encode(), (name, value))
         except psycopg.Error as error:
             raise database.meaning(error) from error
+
+    def _ddl(self, statement: str) -> str:
+        for ours, theirs in _TYPES:
+            statement = statement.replace(ours, theirs)
+        return statement
 
     def store_id(self) -> str:
         """The store it was made for. Raises Corrupt for a schema that is no catalog, NewerFormat."""

@@ -1,8 +1,9 @@
 """Which checkpoints may go (pure).
 
 Kept are, in each lineage: what its `Policy` keeps; every labelled one; the head; the newest that is not known
-to be broken. Further: the parent of every undecided checkpoint, and where a lineage forked off as long as it
-has no whole cut of its own.
+to be broken. Early checkpoints, taken because an effect waited for one, are not counted by the policy: the
+newest `EARLY_KEPT` stay. Further: the parent of every undecided checkpoint, and where a lineage forked off as
+long as it has no whole cut of its own.
 
 Packs that a kept delta builds on are kept because the kept cut lists them, whatever happens to the rows of
 the cuts they were written for. Time plays a part only where a policy speaks of it, and can only keep more:
@@ -18,7 +19,10 @@ from cutline.errors import RefusedOption
 
 from .catalog import CheckpointRow, LineageRow, Place
 
-__all__ = ("Policy", "expendable", "stays")
+# Nobody goes below what an effect has left from by himself, so older ones would be of little use.
+EARLY_KEPT = 2
+
+__all__ = ("EARLY_KEPT", "Policy", "expendable", "stays")
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +100,10 @@ def expendable(
     for cuts in _committed(lines, rows).values():
         unlabelled = [row for row in cuts if row.label is None]
         old.update(row.place for row in unlabelled)
-        old.difference_update(row.place for row in policy.keeps(unlabelled, now))
+        early = [row for row in unlabelled if row.summary.get("early")]
+        usual = [row for row in unlabelled if not row.summary.get("early")]
+        old.difference_update(row.place for row in early[-EARLY_KEPT:])
+        old.difference_update(row.place for row in policy.keeps(usual, now))
     return old - stays(lines, rows, broken=broken).keys()
 
 

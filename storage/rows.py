@@ -20,6 +20,7 @@ from .catalog import CheckpointRow, LineageRow
 from .codec import canonical, decode, expand, squeeze
 
 __all__ = (
+    "EFFECTS",
     "INSERT_META",
     "SCHEMA",
     "CheckpointTable",
@@ -30,7 +31,12 @@ __all__ = (
     "upsert",
 )
 
-SCHEMA = """
+EFFECTS = """CREATE TABLE IF NOT EXISTS effects (
+    lineage TEXT NOT NULL, key TEXT NOT NULL, attempt INTEGER NOT NULL, doc BLOB NOT NULL,
+    seal BLOB NOT NULL, PRIMARY KEY (lineage, key, attempt)
+)"""
+
+SCHEMA = f"""{EFFECTS};
 CREATE TABLE IF NOT EXISTS meta (
     key TEXT PRIMARY KEY, value TEXT NOT NULL
 );

@@ -30,6 +30,7 @@ _TABLES = (
     ("checkpoints", ("lineage", "checkpoint")),
     ("members", ("lineage", "name")),
     ("failures", ("lineage", "key")),
+    ("effects", ("lineage", "key", "attempt")),
 )
 _HORIZON = "horizon:"
 
@@ -111,6 +112,9 @@ class Sealing:
             for system, owner in self._leases.living(connection, before, now):
                 raise StoreInUse(f"system {system!r} is run by {owner}: stop it first", system=system)
             for table, columns in _TABLES:
+                if connection.execute(self.database.table_named, (table,)).fetchone() in (None, (None,)):
+                    # A catalog that was made before there was such a table.
+                    continue
                 statement = f"UPDATE {table} SET seal = ? WHERE {' AND '.join(f'{c} = ?' for c in columns)}"
                 for values, place in list(_whole_rows(connection, before, table, columns)):
                     connection.execute(statement, (after.seal(table, *values), *place))

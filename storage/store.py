@@ -42,6 +42,9 @@ from .verify import Report, load_manifest, mark_above, survey, verify_system
 
 __all__ = ("Store", "memory_store")
 
+# How many effects an error names.
+_LISTED = 10
+
 
 @dataclass
 class Store:
@@ -191,16 +194,19 @@ class Store:
         if mark is None:
             return row
         faults = "; ".join(sorted({str(fault) for fault in damage}))
+        left = [str(each) for each in self.catalog.effects(mark[0]) if each.checkpoint > row.checkpoint]
+        which = f" It does not know of {'; '.join(left[:_LISTED])}." if left else ""
         raise BelowHorizon(
             f"the newest whole cut is {row}, but something irreversible (an effect, a record, an answer) has"
             f" left from checkpoint {mark[1]} of lineage {mark[0]}: going back by itself would do it again."
-            f" Put back what is damaged, or say that it may be done again: restore={str(row.checkpoint)!r}"
-            f" forks that cut. Damaged: {faults}",
+            f"{which} Put back what is damaged, or say that it may be done again:"
+            f" restore={str(row.checkpoint)!r} forks that cut. Damaged: {faults}",
             system=system,
             lineage=row.lineage,
             checkpoint=row.checkpoint,
             horizon=mark[1],
             damage=[str(fault) for fault in damage],
+            effects=left,
         )
 
     @property

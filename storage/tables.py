@@ -23,7 +23,8 @@ from cutline.errors import (
 from .authentic import Seals
 from .catalog import COMMITTED, CheckpointRow, Choice, Fate, Lease, LineageRow, Place, check_label
 from .codec import canonical, decode
-from .filling import Filling, living
+from .effect_table import EffectTable
+from .filling import living
 from .finding import found_or_refused
 from .leases import LeaseTable
 from .listing import Listing
@@ -39,7 +40,7 @@ _OCCURRENCE = "\x1f"
 _PUT_FAILURE = upsert("failures", ("lineage", "key"), ("count", "seal"))
 
 
-class TableCatalog(Filling, Listing):
+class TableCatalog(EffectTable, Listing):
     """A `Catalog` in the tables of ``database``.
 
     ``dead`` says whether an owner surely runs no more; tests replace it.

@@ -21,6 +21,8 @@ class TableDatabase(Protocol):
 
     # What a statement that reads a row ends with, so that others who would write it wait.
     lock: str
+    # What finds out whether there is a table of that name: a row whose first column is not null.
+    table_named: str
 
     def reading(self) -> contextlib.AbstractContextManager[Connection]:
         """A transaction with one consistent view."""

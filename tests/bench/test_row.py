@@ -13,6 +13,7 @@ from bench.bench_catalog_flat import measure as measure_catalog
 from bench.bench_channel_vs_transport import measure as measure_channel
 from bench.bench_commit_vs_publish import measure as measure_commit
 from bench.bench_coordinator_slope import measure as measure_slope
+from bench.bench_effect_latency import measure as measure_effects
 from bench.bench_messages_appended import measure as measure_messages
 from bench.bench_restore_vs_read import measure as measure_restore
 from bench.bench_step_vs_append import measure as measure_steps
@@ -157,6 +158,11 @@ def test_rows_of_the_storage_run_small() -> None:
 def test_capture_delay_queued_runs_small() -> None:
     row = measure_delay(rounds=1, triggers=2, queued=40_000, warm=0)
     assert len(row.samples_ours) == 1 and row.samples_ours[0] > 0
+
+
+def test_effect_latency_runs_small() -> None:
+    row = measure_effects(rounds=1, times=1, warm=0)
+    assert min(*row.samples_ours, *row.samples_baseline) > 0
 
 
 def test_coordinator_slope_runs_small() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cutline.coordinator.trigger import Start, Trigger, Wanted, usual_pause
+from cutline.coordinator.trigger import EARLY_PAUSE, Start, Trigger, Wanted, usual_pause
 
 
 def test_periodic_ones_come_every_interval_and_rest_after_any_end() -> None:
@@ -63,3 +63,42 @@ def test_every_so_manyth_is_full_and_an_aborted_full_is_made_up_for(
         trigger.ended(now, start.full, committed)
         if committed:
             since_full = 0 if start.full else (since_full or 0) + 1
+
+
+def test_early_ones_are_shared_and_come_only_so_often() -> None:
+    trigger = Trigger(None)
+    trigger.had_full = True
+    for _ in range(3):
+        trigger.want_early()
+    assert trigger.patience(10.0) == 0.0
+    assert trigger.next_start(10.0, 1) == Start(False, None, (), early=True)
+    assert trigger.next_start(10.0, 1) is None
+    trigger.want_early()
+    soon = 10.0 + EARLY_PAUSE / 2
+    assert trigger.next_start(soon, 0) is None
+    assert 0 < trigger.patience(soon) <= EARLY_PAUSE / 2 + 1e-9
+    assert trigger.next_start(11.0, 2) is None
+    assert trigger.next_start(11.0, 1) == Start(False, None, (), early=True)
+
+
+def test_early_ones_do_not_put_off_the_periodic_ones() -> None:
+    trigger = Trigger(5.0, min_pause=1.0)
+    trigger.had_full = True
+    early = []
+    for number in range(1, 90):
+        now = number / 8
+        trigger.want_early()
+        start = trigger.next_start(now, 0)
+        if start is not None:
+            early.append(start.early)
+            trigger.ended(now, start.full, True)
+    # Though the pause after an end never passes.
+    assert early.count(False) == 2 and len(early) > 50
+
+
+def test_whatever_begins_holds_what_was_asked_for_before() -> None:
+    trigger = Trigger(None)
+    trigger.want_early()
+    trigger.want(Wanted("a", None))
+    assert trigger.next_start(1.0, 0) == Start(True, None, ("a",))
+    assert trigger.next_start(2.0, 0) is None

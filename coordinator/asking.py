@@ -1,0 +1,66 @@
+"""What a program asks of its running system besides calls: checkpoints, moves, how it stands.
+
+Part of `System`.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any
+
+from cutline.storage import Store
+
+__all__ = ("Asking",)
+
+
+class Asking(ABC):
+    """See the module's head."""
+
+    name: str
+    store: Store
+
+    @abstractmethod
+    def _request(self, what: str, timeout: float | None = None, **fields: Any) -> Any:
+        """Asks the coordinator and waits for its reply."""
+
+    def checkpoint(self) -> int:
+        """Takes a checkpoint now and returns its id when it is committed.
+
+        Raises:
+            CheckpointAborted: it did not commit; the message says why. Nothing is lost, ask again.
+        """
+        number: int = self._request("checkpoint")["checkpoint"]
+        return number
+
+    def savepoint(self, label: str) -> int:
+        """Takes a labelled, self-contained checkpoint that is kept until it is deleted; returns its id.
+
+        Raises:
+            DuplicateLabel: the label is taken.
+            CheckpointAborted: it did not commit.
+        """
+        number: int = self._request("savepoint", label=label)["checkpoint"]
+        return number
+
+    def checkpoints(self) -> list[Any]:
+        """The committed checkpoints of this system, oldest first, with their figures."""
+        rows: list[Any] = self.store.catalog.checkpoints(self.name)
+        return rows
+
+    def drain(self, node: str, timeout: float = 120.0) -> dict[str, str]:
+        """Moves all participants off a node of the cluster; returns where each of them is now.
+
+        A checkpoint is taken first; what is done after it is done again elsewhere. Nothing is started on
+        that node any more. Ray's own draining of a node (``ray drain-node``, preemption) does the same.
+
+        Raises:
+            Misuse: there is no such node, or somebody's options allow no other; the message names both.
+            TimeoutError: not everybody was elsewhere in `timeout` seconds.
+        """
+        places: dict[str, str] = self._request("drain", timeout, node=node)
+        return places
+
+    def status(self) -> dict[str, Any]:
+        """What is going on: phase and process of each participant, the newest and undecided checkpoints."""
+        doc: dict[str, Any] = self._request("status", timeout=30.0)
+        return doc

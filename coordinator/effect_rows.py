@@ -1,0 +1,116 @@
+"""Rows of effects as people see them, what people say of them, and which nobody needs any more."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import msgpack
+
+from cutline.barrier import Member
+from cutline.errors import CheckpointNotFound, Misuse, RefusedOption, RemoteError
+from cutline.participant.messages import pack_error, pack_value
+from cutline.storage.catalog import Catalog, Lease
+from cutline.storage.effects import BLOCK, LIVE, EffectRow, Ending, State, final_of
+
+__all__ = ("KEY_SECONDS", "effects_policy", "forgotten", "open_attempt", "resolved", "row_doc")
+
+# Seconds that the outcome under a key of the user's own is remembered.
+KEY_SECONDS = 7 * 86400.0
+
+
+def effects_policy(effects: str, restore: str | None) -> bool | None:
+    """Whether effects of a new lineage run; None: what is usual. Raises RefusedOption."""
+    if effects not in (BLOCK, LIVE):
+        raise RefusedOption(f'effects is "block" or "live", not {effects!r}')
+    return None if restore is None else effects == LIVE
+
+
+def row_doc(row: EffectRow) -> dict[str, Any]:
+    """An attempt as ``cutline effects --json`` has it."""
+    return {
+        "participant": row.participant,
+        "birth": row.birth,
+        "number": row.number,
+        "function": row.function,
+        "key": row.key[2:],
+        "attempt": row.attempt,
+        "repeatable": row.repeatable,
+        "state": row.state or "claimed",
+        "by": row.by or None,
+        "checkpoint": row.checkpoint,
+        "epoch": row.epoch,
+        "pid": row.executor["pid"],
+        "claimed_at": row.claimed_at,
+        "decided_at": row.decided_at,
+        "deadline": row.deadline,
+        "bytes": row.blob[2] if row.blob is not None else len(row.answer or b""),
+    }
+
+
+def open_attempt(rows: Iterable[EffectRow], name: str) -> EffectRow:
+    """The attempt that a person means by ``PARTICIPANT#NUMBER``, or by a key.
+
+    Raises:
+        CheckpointNotFound: none is open there.
+    """
+    by_key: dict[str, list[EffectRow]] = {}
+    for row in rows:
+        by_key.setdefault(row.key, []).append(row)
+    last = [found[-1] for found in by_key.values() if final_of(found) is None]
+    open_ones = [row for row in last if not row.state]
+    found = [row for row in open_ones if name in (f"{row.participant}#{row.number}", row.key[2:])]
+    if len(found) == 1:
+        return found[0]
+    names = ", ".join(f"{row.participant}#{row.number}" for row in open_ones) or "none"
+    raise CheckpointNotFound(f"no effect {name!r} has an attempt without an outcome; there are: {names}")
+
+
+def resolved(
+    catalog: Catalog, lease: Lease, lineage: str, doc: Mapping[str, Any], now: float
+) -> dict[str, Any]:
+    """Records what a person says: ``done`` (JSON), ``failed`` (a text), or neither: surely not done."""
+    row = open_attempt(catalog.effects(lineage), doc["effect"])
+    state: State = "skipped"
+    answer: bytes | None = None
+    if doc.get("done") is not None:
+        try:
+            value = json.loads(doc["done"])
+        except ValueError as error:
+            raise Misuse(f"the result must be JSON: {error}") from error
+        state, answer = "done", msgpack.packb(pack_value(value, participant=row.participant, where="result"))
+    elif doc.get("failed") is not None:
+        failed = RemoteError(f"effect {row.function} failed, says a person: {doc['failed']}")
+        state, answer = "error", msgpack.packb(pack_error(failed, participant=row.participant))
+    ending = Ending(row.key, row.attempt, "", state, answer, None, "person")
+    catalog.journal(lease, lineage, [ending], [], lambda _row: False, now)
+    return {"effect": f"{row.participant}#{row.number}", "state": state}
+
+
+def forgotten(
+    rows: Sequence[EffectRow],
+    done: Mapping[Member, tuple[int, int, frozenset[int]]],
+    cuts: Sequence[int],
+    now: float,
+) -> tuple[list[tuple[str, int]], list[EffectRow]]:
+    """(keys whose outcome a committed cut has now, and which; rows that no cut can ask for any more).
+
+    ``done``: of each participant a committed cut, the number of its next request there, and what was pending.
+    ``cuts``: the committed cuts there are.
+    """
+    fresh: list[tuple[str, int]] = []
+    gone: list[EffectRow] = []
+    for row in rows:
+        said = done.get(Member(row.participant, row.birth))
+        since = row.done
+        if since is None and said is not None and row.number < said[1] and row.number not in said[2]:
+            since = said[0]
+            fresh.append((row.key, since))
+        if since is None or any(row.since <= cut < since for cut in cuts):
+            continue
+        own_key = row.key.startswith("u:")
+        if not own_key or now - (row.decided_at or row.claimed_at) > KEY_SECONDS:
+            gone.append(row)
+    lost = {row.key for row in gone}
+    return [each for each in dict.fromkeys(fresh) if each[0] not in lost], gone

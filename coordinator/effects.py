@@ -1,0 +1,271 @@
+"""The coordinator's part in effects: claims are granted and outcomes recorded here, under the lease.
+
+What has come in a round is written in one transaction (`Catalog.journal`), and only then answered. A claim
+counts in the epoch that it was made in; an outcome counts whenever it comes, because the call has happened.
+
+A claim whose attempt another process has left open waits until that process is surely gone, or its deadline
+has passed. A process of this machine that no seat knows any more is ended first: it may be stopped, and would
+call when it is woken.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from cutline.barrier import Member
+from cutline.errors import Fenced, Misuse, StorageError
+from cutline.participant.effect_calls import unknown_error
+from cutline.participant.messages import pack_error
+from cutline.participant.places import machine_id
+from cutline.participant.processes import process_alive
+from cutline.storage.effects import Claim, EffectRow, Ending, Verdict
+
+from .effect_rows import forgotten, resolved
+from .launch import ProcessLauncher
+from .roster import Seat
+from .settings import Ticket
+
+if TYPE_CHECKING:
+    from .runner import Coordinator
+
+__all__ = ("Effects",)
+
+# Seconds between two looks at claims that wait, and after a catalog that did not answer.
+POLL = 0.5
+# Seconds by which clocks may differ where a deadline is all there is.
+MARGIN = 2.0
+# Seconds after a rest in which nothing is granted.
+QUIET = 10.0
+# Seconds between two removals of rows that no cut can ask for any more.
+TIDY = 10.0
+
+
+class Effects:
+    """See the module's head."""
+
+    def __init__(self, coordinator: Coordinator) -> None:
+        self.c = coordinator
+        self.live = coordinator.catalog.effects_run(coordinator.lineage)
+        # By participant and key: what is to be judged, what waits for a process to be gone, what is blocked.
+        self.claims: dict[tuple[str, str], tuple[Seat, Claim]] = {}
+        self.waiting: dict[tuple[str, str], tuple[Seat, Claim]] = {}
+        self.blocked: dict[tuple[str, str], tuple[Seat, Claim]] = {}
+        self.endings: dict[tuple[str, int], tuple[Seat, Ending]] = {}
+        self.unknown: dict[str, str] = {}
+        # Launches that have ended, as the system that runs them says.
+        self.ended: set[str] = set()
+        # Attempts that were granted here and have no outcome yet.
+        self.under_way: dict[tuple[str, int], str] = {}
+        self.again_at = 0.0
+        self.look_at = 0.0
+        self.tidy_at = coordinator.now() + TIDY
+        self.done: dict[Member, tuple[int, int, frozenset[int]]] = {}
+        self.resting: Ticket | None = None
+        self.rest_until = 0.0
+        self.quiet_until = 0.0
+
+    # -- what participants say -----------------------------------------------------------------
+
+    def heard(self, seat: Seat, kind: str, doc: dict[str, Any]) -> None:
+        """A packet of a participant."""
+        if kind == "effect_ending":
+            self._ending(seat, doc)
+        elif doc["epoch"] != self.c.epoch:
+            return
+        elif kind == "effect_claim":
+            self._claim(seat, doc)
+        elif kind == "effect_cut":
+            self.c.trigger.want_early()
+        elif kind == "effect_done":
+            self.done[seat.member] = doc["checkpoint"], doc["below"], frozenset(doc["pending"])
+        else:
+            self.unknown[doc["key"]] = doc["text"]
+
+    def _ending(self, seat: Seat, doc: dict[str, Any]) -> None:
+        # A reconcile function speaks for an attempt of another process.
+        launch = "" if doc["by"] else seat.launch
+        blob = None if doc["blob"] is None else (doc["blob"][0], doc["blob"][1], doc["blob"][2])
+        ending = Ending(doc["key"], doc["attempt"], launch, doc["state"], doc["answer"], blob, doc["by"])
+        self.endings[ending.key, ending.attempt] = seat, ending
+
+    def _claim(self, seat: Seat, doc: dict[str, Any]) -> None:
+        claim = Claim(
+            doc["key"],
+            seat.member.name,
+            seat.member.birth,
+            doc["number"],
+            doc["function"],
+            doc["digest"],
+            doc["repeatable"],
+            doc["checkpoint"],
+            doc["since"],
+            seat.launch,
+            doc["executor"],
+            doc["epoch"],
+            doc["after"],
+            doc["timeout"],
+        )
+        place = claim.participant, claim.key
+        self.waiting.pop(place, None)
+        if self.live or claim.repeatable:
+            self.claims[place] = seat, claim
+        else:
+            if not self.blocked:
+                self.c.notice("effects_blocked", participant=claim.participant, function=claim.function)
+            self.blocked[place] = seat, claim
+
+    # -- what happens ----------------------------------------------------------------------------
+
+    def process_ended(self, launch: str) -> None:
+        """The process of a launch has ended."""
+        if not launch:
+            return
+        self.ended.add(launch)
+        self.under_way = {place: each for place, each in self.under_way.items() if each != launch}
+        self.look_at = 0.0
+
+    def recovering(self) -> None:
+        """Everybody goes back: who still wants something says it again afterwards."""
+        self.claims.clear()
+        self.waiting.clear()
+        self.blocked.clear()
+        self.unknown.clear()
+        self.done.clear()
+
+    def allow(self) -> None:
+        """Commit-gated effects of this lineage run from now on."""
+        c = self.c
+        c.catalog.let_effects_run(c.lease, c.lineage, True)
+        self.live = True
+        self.claims.update(self.blocked)
+        self.blocked.clear()
+
+    def resolve(self, doc: dict[str, Any]) -> dict[str, Any]:
+        """A person says what became of an effect; see `effect_rows.resolved`."""
+        c = self.c
+        return resolved(c.catalog, c.lease, c.lineage, doc, c.wall())
+
+    def rest(self, ticket: Ticket, seconds: float) -> None:
+        """Nothing more is granted; the reply follows when no call is under way, or after so many seconds."""
+        if self.resting is not None:
+            raise Misuse("the system's effects are coming to rest already")
+        self.resting, self.rest_until = ticket, self.c.now() + seconds
+        launches = {seat.launch for seat in self.c.roster}
+        for row in self.c.catalog.effects(self.c.lineage):
+            if not row.state and row.launch in launches and row.launch not in self.ended:
+                self.under_way[row.key, row.attempt] = row.launch
+
+    def tick(self) -> None:
+        """Writes what has come, and answers it."""
+        now = self.c.now()
+        if self.unknown and self.c.halted is None and self.c.flowing:
+            error = unknown_error(sorted(self.unknown.values()))
+            self.c.halt(f"{error}.", pack_error(error, participant="coordinator"))
+        # Whatever is held up, what has happened is recorded.
+        held = self.c.halted is not None or self.resting is not None or now < self.quiet_until
+        if self.waiting and now >= self.look_at:
+            self.look_at = now + POLL
+            self.claims.update(self.waiting)
+            self.waiting.clear()
+        if (self.endings or (self.claims and not held)) and now >= self.again_at:
+            self._write(now, [] if held else list(self.claims.values()))
+        self._tidy(now)
+        if self.resting is not None and (not self.under_way or now > self.rest_until):
+            ticket, self.resting = self.resting, None
+            # The last checkpoint and the end are about to come.
+            self.quiet_until = now + QUIET
+            self.c.reply(ticket, {"under_way": len(self.under_way)})
+
+    def _write(self, now: float, claims: list[tuple[Seat, Claim]]) -> None:
+        c = self.c
+        endings = list(self.endings.values())
+        try:
+            finals, verdicts = c.catalog.journal(
+                c.lease,
+                c.lineage,
+                [ending for _, ending in endings],
+                [claim for _, claim in claims],
+                self._is_over,
+                c.wall(),
+            )
+        except Fenced as error:
+            c.ended = f"fenced: {error}"
+            return
+        except StorageError as error:
+            c.notice("catalog_unreachable", text=str(error))
+            self.again_at = now + POLL
+            return
+        self.endings.clear()
+        for _, claim in claims:
+            del self.claims[claim.participant, claim.key]
+        for (seat, ending), final in zip(endings, finals, strict=True):
+            self.under_way.pop((ending.key, ending.attempt), None)
+            attempt = 0 if final is None else final.attempt
+            c.say(seat.link, "effect_confirmed", key=ending.key, attempt=ending.attempt, final=attempt)
+        for (seat, claim), verdict in zip(claims, verdicts, strict=True):
+            self._answer(seat, claim, verdict)
+        if endings:
+            self.look_at = 0.0
+
+    def _answer(self, seat: Seat, claim: Claim, verdict: Verdict) -> None:
+        if verdict.kind == "wait":
+            self.waiting[claim.participant, claim.key] = seat, claim
+            return
+        if verdict.kind == "stale":
+            # A recovery is about to make everybody claim anew.
+            return
+        if verdict.kind == "granted":
+            self.under_way[claim.key, verdict.attempt] = claim.launch
+        row = verdict.row if verdict.kind == "recorded" else None
+        self.c.say(
+            seat.link,
+            "effect_verdict",
+            key=claim.key,
+            launch=claim.launch,
+            verdict=verdict.kind,
+            attempt=verdict.attempt,
+            raised=verdict.raised,
+            ok=row is not None and row.state == "done",
+            answer=row.answer if row is not None else None,
+            blob=row.blob if row is not None else None,
+        )
+
+    def _is_over(self, row: EffectRow) -> bool:
+        """Whether an attempt's process can surely not act any more, or its deadline has passed."""
+        c = self.c
+        if row.launch in self.ended:
+            return True
+        if row.deadline is not None and c.wall() > row.deadline + MARGIN:
+            return True
+        pid, started = int(row.executor["pid"]), float(row.executor["started"])
+        if row.executor["machine"] != machine_id():
+            return False
+        if not process_alive(pid, started):
+            return True
+        if isinstance(c.launcher, ProcessLauncher) and c.roster.by_launch(row.launch) is None:
+            c.launcher.end(Seat(Member(row.participant, row.birth), "", pid=pid, started=started))
+        return False
+
+    # -- rows that nobody needs any more -----------------------------------------------------------
+
+    def _tidy(self, now: float) -> None:
+        if now < self.tidy_at or not self.done:
+            return
+        self.tidy_at = now + TIDY
+        c = self.c
+        try:
+            rows = c.catalog.effects(c.lineage)
+            # A fork without a whole cut of its own goes back to where it forked off.
+            origin = [] if c.origin is None else [c.origin[1]]
+            cuts = [*origin, *(row.checkpoint for row in c._rows("committed"))]
+            done, gone = forgotten(rows, self.done, cuts, c.wall())
+            if not done and not gone:
+                return
+            c.catalog.effects_done(c.lease, c.lineage, done, [row.key for row in gone])
+            for row in gone:
+                if row.blob is not None:
+                    c.store.blobs.delete(row.blob[0])
+        except Fenced as error:
+            c.ended = f"fenced: {error}"
+        except StorageError as error:
+            c.notice("sweep_failed", text=str(error))

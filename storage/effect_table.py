@@ -1,0 +1,219 @@
+"""The catalog's table of effects: claims, outcomes, and whether a lineage's effects run.
+
+Part of `TableCatalog`. What waits together is written in one transaction, under the lease: a coordinator that
+was replaced grants nothing and records nothing. A claim of a commit-gated effect raises the lineage's horizon
+in the same transaction.
+
+A catalog that was made before there were effects has no such table; it gets one with the first claim.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Collection, Sequence
+from typing import Any
+
+from .catalog import Lease
+from .codec import canonical, decode
+from .effects import BLOCK, LIVE, Claim, EffectRow, Ending, Verdict, final_of, judge, takes
+from .filling import Filling
+from .rows import EFFECTS, Connection, lineage_of, upsert
+from .verbs import verb
+
+__all__ = ("START_SECONDS", "EffectTable")
+
+# Seconds after a claim in which its process may begin to call.
+START_SECONDS = 10.0
+
+_PUT = upsert("effects", ("lineage", "key", "attempt"), ("doc", "seal"))
+_POLICY = "@policy"
+_FIELDS = tuple(field.name for field in dataclasses.fields(EffectRow))[3:]
+
+
+class EffectTable(Filling):
+    """See the module's head."""
+
+    def _ddl(self, statement: str) -> str:
+        """A statement that makes a table, as this database spells it."""
+        return statement
+
+    def _has_effects(self, connection: Connection) -> bool:
+        found = connection.execute(self.database.table_named, ("effects",)).fetchone()
+        return found is not None and found[0] is not None
+
+    def _need_effects(self, connection: Connection) -> None:
+        if not self._has_effects(connection):
+            connection.execute(self._ddl(EFFECTS))
+
+    def _refilled(self, connection: Connection, lineage: str) -> None:
+        # What was done is not known any more: none runs until somebody has looked.
+        self._need_effects(connection)
+        self._put_policy(connection, lineage, False)
+
+    @verb
+    def journal(
+        self,
+        lease: Lease,
+        lineage: str,
+        endings: Sequence[Ending],
+        claims: Sequence[Claim],
+        is_over: Callable[[EffectRow], bool],
+        now: float,
+    ) -> tuple[list[EffectRow | None], list[Verdict]]:
+        """Records outcomes, then judges claims and writes those that are granted, in one transaction.
+
+        Returns for each ending the outcome that its request has now, and a verdict for each claim.
+        """
+        with self._writing() as connection:
+            self._leases.fence(connection, lease)
+            self._need_effects(connection)
+            finals = [self._end(connection, lineage, ending, now) for ending in endings]
+            verdicts = [self._claim(connection, lease, lineage, claim, is_over, now) for claim in claims]
+        return finals, verdicts
+
+    def _end(self, connection: Connection, lineage: str, ending: Ending, now: float) -> EffectRow | None:
+        rows = self._effects_of(connection, lineage, ending.key)
+        row = takes(rows, ending)
+        if row is None:
+            return final_of(rows)
+        row = dataclasses.replace(
+            row,
+            state=ending.state,
+            answer=ending.answer,
+            blob=ending.blob,
+            by=ending.by,
+            decided_at=float(now),
+        )
+        self._put_effect(connection, row)
+        return row if row.is_final else None
+
+    def _claim(
+        self,
+        connection: Connection,
+        lease: Lease,
+        lineage: str,
+        claim: Claim,
+        is_over: Callable[[EffectRow], bool],
+        now: float,
+    ) -> Verdict:
+        verdict = judge(self._effects_of(connection, lineage, claim.key), claim, is_over)
+        if verdict.kind != "granted":
+            return verdict
+        if not self._is_current(connection, lineage, claim):
+            return Verdict("stale")
+        if not verdict.fresh:
+            return verdict
+        if verdict.closes is not None:
+            self._put_effect(connection, dataclasses.replace(verdict.closes, state="unknown"))
+        wait = None if claim.timeout is None else claim.timeout + START_SECONDS
+        row = EffectRow(
+            lineage,
+            claim.key,
+            verdict.attempt,
+            claim.participant,
+            claim.birth,
+            claim.number,
+            claim.function,
+            claim.digest,
+            claim.repeatable,
+            claim.checkpoint,
+            claim.since,
+            claim.launch,
+            dict(claim.executor),
+            claim.epoch,
+            lease.token,
+            float(now),
+            None if wait is None else float(now) + wait,
+        )
+        self._put_effect(connection, row)
+        return verdict._replace(row=row)
+
+    def _is_current(self, connection: Connection, lineage: str, claim: Claim) -> bool:
+        """Whether a claim is of this epoch, and its cut is committed; raises the horizon to that cut."""
+        found = connection.execute("SELECT * FROM lineages WHERE lineage = ?", (lineage,)).fetchone()
+        line = lineage_of(found, self.seals)
+        if claim.epoch != line.epoch:
+            return False
+        first = line.origin[1] if line.origin is not None else 0
+        if claim.repeatable or claim.checkpoint <= first:
+            # One that the fork's origin holds is in every cut of the fork.
+            return True
+        # Retention may have given up that cut by now; the request is in all that came after it.
+        newest = self._table.newest(connection, lineage)
+        if newest is None or newest.checkpoint < claim.checkpoint:
+            return False
+        self._put_horizon(connection, lineage, claim.checkpoint)
+        return True
+
+    def _put_effect(self, connection: Connection, row: EffectRow) -> None:
+        doc = canonical({name: getattr(row, name) for name in _FIELDS})
+        values = (row.lineage, row.key, row.attempt, doc)
+        connection.execute(_PUT, (*values, self.seals.seal("effects", *values)))
+
+    def _effects_of(self, connection: Connection, lineage: str, key: str | None = None) -> list[EffectRow]:
+        where, values = ("lineage = ?", (lineage,)) if key is None else (
+            "lineage = ? AND key = ?", (lineage, key)
+        )  # fmt: skip
+        found = connection.execute(f"SELECT * FROM effects WHERE {where} ORDER BY key, attempt", values)
+        rows = []
+        for *columns, found_seal in found:
+            if columns[1] != _POLICY:
+                rows.append(self._effect(columns, found_seal))
+        return rows
+
+    def _effect(self, columns: list[Any], found_seal: bytes) -> EffectRow:
+        lineage, key, attempt, doc = columns
+        what = f"effect {key} of lineage {lineage}"
+        self.seals.check(found_seal, what, "effects", *columns, lineage=lineage)
+        rest = decode(doc)
+        rest["blob"] = None if rest["blob"] is None else tuple(rest["blob"])
+        return EffectRow(lineage, key, attempt, **rest)
+
+    @verb
+    def effects(self, lineage: str) -> list[EffectRow]:
+        """All attempts of a lineage, by key and attempt."""
+        with self.database.reading() as connection:
+            return self._effects_of(connection, lineage) if self._has_effects(connection) else []
+
+    @verb
+    def effects_run(self, lineage: str) -> bool:
+        """Whether commit-gated effects of a lineage run: as was said, else unless it is a fork."""
+        with self.database.reading() as connection:
+            if self._has_effects(connection):
+                found = connection.execute(
+                    "SELECT * FROM effects WHERE lineage = ? AND key = ?", (lineage, _POLICY)
+                ).fetchone()
+                if found is not None:
+                    *columns, found_seal = found
+                    what = f"the effects' policy of lineage {lineage}"
+                    self.seals.check(found_seal, what, "effects", *columns, lineage=lineage)
+                    return bool(decode(columns[3])["policy"] == LIVE)
+            row = connection.execute("SELECT * FROM lineages WHERE lineage = ?", (lineage,)).fetchone()
+            return row is not None and lineage_of(row, self.seals).origin is None
+
+    @verb
+    def let_effects_run(self, lease: Lease, lineage: str, live: bool) -> None:
+        """Says whether commit-gated effects of a lineage run."""
+        with self._writing() as connection:
+            self._leases.fence(connection, lease)
+            self._need_effects(connection)
+            self._put_policy(connection, lineage, live)
+
+    def _put_policy(self, connection: Connection, lineage: str, live: bool) -> None:
+        values = (lineage, _POLICY, 0, canonical({"policy": LIVE if live else BLOCK}))
+        connection.execute(_PUT, (*values, self.seals.seal("effects", *values)))
+
+    @verb
+    def effects_done(
+        self, lease: Lease, lineage: str, done: Collection[tuple[str, int]], gone: Collection[str]
+    ) -> None:
+        """Notes which committed cut has the outcomes of these keys, and removes the rows of others."""
+        with self._writing() as connection:
+            self._leases.fence(connection, lease)
+            if not self._has_effects(connection):
+                return
+            for key, checkpoint in done:
+                for row in self._effects_of(connection, lineage, key):
+                    self._put_effect(connection, dataclasses.replace(row, done=checkpoint))
+            for key in gone:
+                connection.execute("DELETE FROM effects WHERE lineage = ? AND key = ?", (lineage, key))

@@ -1,0 +1,177 @@
+"""What the catalog keeps of effects, and what a claim is answered (pure).
+
+Each attempt to carry out a request is a row: its *claim*, written before the call, and its outcome, written
+before anybody hears of it. Rows are found by the request's key, so a request that comes again after a
+rollback finds what became of it. A claim without an outcome is *unknown*: the call may or may not have
+happened.
+
+Who claims an attempt that an ended process has left open is told so and decides by the request's policy; as
+long as that process may still act, he waits. Nothing here looks at a clock or a process: the caller says who
+is surely gone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+__all__ = (
+    "BLOCK",
+    "LIVE",
+    "State",
+    "Claim",
+    "EffectRow",
+    "Ending",
+    "Verdict",
+    "final_of",
+    "judge",
+    "raised_of",
+    "takes",
+)
+
+# Whether commit-gated effects of a lineage run.
+LIVE, BLOCK = "live", "block"
+
+# ``""``: claimed, and nothing is known. ``again``: it raised, and is to be tried again. ``skipped``: surely
+# not called. ``unknown``: another attempt has taken its place.
+State = Literal["", "done", "error", "again", "skipped", "unknown"]
+FINAL = ("done", "error")
+
+
+@dataclass(frozen=True, slots=True)
+class EffectRow:
+    """One attempt. Times in seconds since 1970.
+
+    ``checkpoint``: the committed cut that the claim was made from, 0 for a repeatable one. ``launch`` and
+    ``executor`` name the process that may call. ``deadline``: after it the attempt is over, whatever the
+    process does; None: only the end of the process says so. ``answer``: packed, unless it is in a ``blob``
+    (key, digest, bytes). ``done``: a committed cut that has the outcome.
+    """
+
+    lineage: str
+    key: str
+    attempt: int
+    participant: str
+    birth: int
+    number: int
+    function: str
+    digest: bytes
+    repeatable: bool
+    checkpoint: int
+    since: int
+    launch: str
+    executor: Mapping[str, Any]
+    epoch: int
+    token: int
+    claimed_at: float
+    deadline: float | None
+    state: State = ""
+    answer: bytes | None = None
+    blob: tuple[str, bytes, int] | None = None
+    by: str = ""
+    decided_at: float | None = None
+    done: int | None = None
+
+    @property
+    def is_final(self) -> bool:
+        """Whether its outcome is the request's."""
+        return self.state in FINAL
+
+    def __str__(self) -> str:
+        return f"{self.participant}#{self.number} {self.function} (attempt {self.attempt})"
+
+
+class Claim(NamedTuple):
+    """Somebody wants to carry out a request. ``after``: the attempt that its policy has been asked about, and
+    said that another one may be made; 0: none."""
+
+    key: str
+    participant: str
+    birth: int
+    number: int
+    function: str
+    digest: bytes
+    repeatable: bool
+    checkpoint: int
+    since: int
+    launch: str
+    executor: Mapping[str, Any]
+    epoch: int
+    after: int = 0
+    timeout: float | None = None
+
+
+class Ending(NamedTuple):
+    """What became of an attempt. ``launch`` is the process that claimed it, or empty for a person's word."""
+
+    key: str
+    attempt: int
+    launch: str
+    state: State
+    answer: bytes | None = None
+    blob: tuple[str, bytes, int] | None = None
+    by: str = ""
+
+
+class Verdict(NamedTuple):
+    """The answer to a claim: ``granted`` (call, this attempt), ``recorded`` (it has an outcome), ``unknown``
+    (ask the policy about that attempt), ``wait`` (a process may still act), ``other`` (the key belongs to
+    another request), ``stale`` (of an older epoch, or its cut is not committed)."""
+
+    kind: Literal["granted", "recorded", "unknown", "wait", "other", "stale"]
+    attempt: int = 0
+    raised: int = 0
+    row: EffectRow | None = None
+    # Whether the attempt is to be written, and the one before it closed.
+    fresh: bool = False
+    closes: EffectRow | None = None
+
+
+def final_of(rows: Sequence[EffectRow]) -> EffectRow | None:
+    """The attempt whose outcome counts: the first that was recorded."""
+    return next((row for row in rows if row.is_final), None)
+
+
+def raised_of(rows: Sequence[EffectRow]) -> int:
+    """How many attempts have raised and are to be tried again."""
+    return sum(row.state == "again" for row in rows)
+
+
+def judge(rows: Sequence[EffectRow], claim: Claim, is_over: Callable[[EffectRow], bool]) -> Verdict:
+    """What a claim is answered. ``rows``: those of its key, by attempt; ``is_over``: whether the process of
+    an attempt can surely not act any more, or its deadline has passed."""
+    if any(row.digest != claim.digest for row in rows):
+        return Verdict("other", row=rows[0])
+    final = final_of(rows)
+    raised = raised_of(rows)
+    if final is not None:
+        return Verdict("recorded", final.attempt, raised, final)
+    if not rows:
+        return Verdict("granted", 1, fresh=True)
+    last = rows[-1]
+    following = Verdict("granted", last.attempt + 1, raised, fresh=True)
+    if last.state:
+        return following
+    own = last.launch == claim.launch
+    if claim.repeatable and not own:
+        return following._replace(closes=last)
+    if claim.after == last.attempt:
+        # Its own policy has spoken: of an attempt of its own that timed out, or of one that is over.
+        return following._replace(closes=last) if own or is_over(last) else Verdict("wait", row=last)
+    if own:
+        # The answer was lost, or the claim was made before a rollback: it knows whether it has called.
+        return Verdict("granted", last.attempt, raised, last)
+    return Verdict("unknown" if is_over(last) else "wait", last.attempt, raised, last)
+
+
+def takes(rows: Sequence[EffectRow], ending: Ending) -> EffectRow | None:
+    """The attempt that an ending is about, if it is news: late, doubled and foreign ones change nothing."""
+    if final_of(rows) is not None:
+        return None
+    row = next((row for row in rows if row.attempt == ending.attempt), None)
+    if row is None or (ending.launch and ending.launch != row.launch):
+        return None
+    if row.state == "" or (row.state == "unknown" and ending.state in FINAL):
+        return row
+    return None

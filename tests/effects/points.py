@@ -1,0 +1,213 @@
+"""Faults at the steps of an effect: who passes a step looks into a plan, and perhaps ends somebody there.
+
+Installed in every process of a system by `site/sitecustomize.py`. The plan is a folder (``EFFECT_PLAN``):
+each fault that is carried out leaves a file there, made exclusively, so that all processes together carry out
+each cell of the matrix as often as was asked for. Who is who is in files too.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+__all__ = ("FAULTS", "STEPS", "at", "count", "i_am", "install")
+
+# Where an effect can be when somebody dies; those with a star happen in the coordinator.
+STEPS = (
+    "request",
+    "commit",
+    "claim",
+    "claimed*",
+    "granted",
+    "call",
+    "called",
+    "result",
+    "recorded*",
+    "delivery",
+    "delivered",
+)
+FAULTS = ("participant", "coordinator", "both", "system", "stop", "zombie")
+STOPPED = 1.5
+ZOMBIE = 4.0
+# Seconds between two faults, so that the system gets somewhere.
+PAUSE = 0.5
+
+
+def _folder() -> Path | None:
+    place = os.environ.get("EFFECT_PLAN")
+    return Path(place) if place else None
+
+
+def i_am(role: str) -> None:
+    """Writes down which process plays a role now."""
+    folder = _folder()
+    if folder is not None:
+        (folder / "roles" / role).write_text(str(os.getpid()))
+
+
+def _pids(start: str) -> list[int]:
+    folder = _folder()
+    assert folder is not None
+    return [int(path.read_text() or 0) for path in (folder / "roles").glob(f"{start}*")]
+
+
+def count(folder: Path, step: str, fault: str) -> int:
+    """How often that cell was carried out."""
+    return len(list((folder / "fired").glob(f"{step}.{fault}.*")))
+
+
+def at(step: str) -> None:
+    """A step is passed: perhaps somebody ends here."""
+    folder = _folder()
+    if folder is None:
+        return
+    wanted = int((folder / "times").read_text())
+    clock = folder / "clock"
+    if time.time() - clock.stat().st_mtime < PAUSE:
+        return
+    done = {fault: count(folder, step, fault) for fault in FAULTS}
+    fault = min(FAULTS, key=lambda each: done[each])
+    if done[fault] >= wanted:
+        return
+    try:
+        (folder / "fired" / f"{step}.{fault}.{done[fault]}").touch(exist_ok=False)
+    except FileExistsError:
+        return
+    os.utime(clock)
+    _carry_out(fault, step)
+
+
+def _carry_out(fault: str, step: str) -> None:
+    # In the coordinator the participant that it is about is one of those there are.
+    own = os.getpid()
+    victim = own if not step.endswith("*") else _pids("participant")[0]
+    coordinator, driver = _pids("coordinator"), _pids("driver")
+    if fault == "participant":
+        _end(victim)
+    elif fault == "coordinator":
+        _end(*coordinator)
+    elif fault == "both":
+        _end(victim, *coordinator)
+    elif fault == "system":
+        _end(*driver, *_pids("participant"), *coordinator)
+    elif fault == "stop":
+        _later(STOPPED, victim)
+        os.kill(victim, signal.SIGSTOP)
+    else:
+        _later(ZOMBIE, victim)
+        others = [pid for pid in _pids("participant") if pid != victim]
+        # Ended by somebody else, since the victim stands still.
+        command = f"kill -STOP {victim}; kill -KILL {' '.join(map(str, [*driver, *others, *coordinator]))}"
+        _detached(command)
+        time.sleep(0.5)
+
+
+def _end(*pids: int) -> None:
+    own = os.getpid()
+    for pid in sorted(pids, key=lambda each: each == own):
+        try:
+            os.kill(pid, signal.SIGKILL)
+        except ProcessLookupError:
+            continue
+    if own in pids:
+        time.sleep(60)
+
+
+def _later(seconds: float, pid: int) -> None:
+    _detached(f"sleep {seconds}; kill -CONT {pid}")
+
+
+def _detached(command: str) -> None:
+    subprocess.Popen(
+        ["sh", "-c", command],
+        start_new_session=True,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+
+
+def install() -> None:
+    """Puts the points into this process's Cutline."""
+    from cutline.coordinator.effects import Effects
+    from cutline.participant.effecting import Effecting
+
+    _before(Effecting, "_take_fresh", "request")
+    _before(Effecting, "_claim", "claim")
+    _before(Effecting, "_call", "granted")
+    _before(Effecting, "_say_outcome", "result")
+    _before(Effecting, "_deliver", "delivery")
+    _after(Effecting, "_deliver", "delivered")
+    settled, born, made = Effecting.settled, Effecting.__init__, Effects.__init__
+    answer = Effects._answer
+    write = Effects._write
+
+    def committed(self: Any, checkpoint: int, is_committed: bool) -> None:
+        settled(self, checkpoint, is_committed)
+        if is_committed and self.desk.effects:
+            at("commit")
+
+    def participant(self: Any, *given: Any, **named: Any) -> None:
+        born(self, *given, **named)
+        if self.me.name != "driver":
+            i_am(f"participant-{self.me.name}")
+
+    def coordinator(self: Any, *given: Any) -> None:
+        made(self, *given)
+        i_am("coordinator")
+
+    def answered(self: Any, seat: Any, claim: Any, verdict: Any) -> None:
+        if verdict.kind == "granted":
+            at("claimed*")
+        answer(self, seat, claim, verdict)
+
+    def written(self: Any, *given: Any) -> None:
+        journal = self.c.catalog.journal
+        said = bool(self.endings)
+
+        def journaled(*rows: Any) -> Any:
+            found = journal(*rows)
+            if said:
+                at("recorded*")
+            return found
+
+        self.c.catalog.journal = journaled
+        try:
+            write(self, *given)
+        finally:
+            del self.c.catalog.journal
+
+    for kind, name, changed in (
+        (Effecting, "settled", committed),
+        (Effecting, "__init__", participant),
+        (Effects, "__init__", coordinator),
+        (Effects, "_answer", answered),
+        (Effects, "_write", written),
+    ):
+        setattr(kind, name, changed)
+
+
+def _before(kind: type, name: str, step: str) -> None:
+    real: Callable[..., Any] = getattr(kind, name)
+
+    def passing(self: Any, *given: Any) -> Any:
+        at(step)
+        return real(self, *given)
+
+    setattr(kind, name, passing)
+
+
+def _after(kind: type, name: str, step: str) -> None:
+    real: Callable[..., Any] = getattr(kind, name)
+
+    def passed(self: Any, *given: Any) -> Any:
+        found = real(self, *given)
+        at(step)
+        return found
+
+    setattr(kind, name, passed)

@@ -81,7 +81,7 @@ def deep(levels: int) -> Any:
         datetime.datetime(2020, 1, 1, tzinfo=zoneinfo.ZoneInfo("UTC")), deep(15),
         int, Frozen, deep, np.float64(1.5), np.datetime64("2020-01-01"), (int, Handle("other")),
     ],
-    ids=repr,
+    ids=lambda value: value.__name__ if callable(value) else repr(value),
 )  # fmt: skip
 def test_nothing_can_change_it(value: Any) -> None:
     assert is_immutable(value)

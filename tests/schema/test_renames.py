@@ -211,7 +211,7 @@ class Op(enum.Enum):
 FLAGS = [Rights(0), Rights.READ, Rights.READ | Rights.RUN, ~Rights.READ, Loose(9), Loose.A, Loose(0)]
 
 
-@pytest.mark.parametrize("value", [Word.YES, Op.ADD, *FLAGS], ids=repr)
+@pytest.mark.parametrize("value", [Word.YES, Op.ADD, *FLAGS], ids=str)
 def test_every_member_comes_back(value: Any) -> None:
     def through_image(held: Any) -> Any:
         return saved(Holder(value=held)).restore(1).value

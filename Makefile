@@ -44,8 +44,8 @@ test-zoo: $(STAMP)
 
 # Random operations on Maps and Logs between captures and restores: make test-containers EXAMPLES=5000
 test-containers: $(STAMP)
-	CUTLINE_CONTAINER_EXAMPLES=$(EXAMPLES) $(BIN)/python -m pytest -q tests/participant/test_map.py \
-	  tests/participant/test_log.py
+	CUTLINE_CONTAINER_EXAMPLES=$(EXAMPLES) $(BIN)/python -m pytest -q \
+	  tests/participant/test_maps_in_a_row.py tests/participant/test_log.py
 
 # Every condition of barrier/ turned round and every statement left out, one at a time: two minutes.
 mutate: $(STAMP)

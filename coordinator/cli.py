@@ -176,12 +176,13 @@ def show(
         if key != "images":
             console.print(f"{key:>20}  {value}", markup=False, highlight=False)
     table = Table(title="images")
-    for column in ("participant", "kind", "written", "packs", "handled", "arrays tracked"):
-        left = column in ("participant", "kind", "arrays tracked")
+    for column in ("participant", "kind", "written", "packs", "handled", "arrays tracked", "in Maps"):
+        left = column in ("participant", "kind", "arrays tracked", "in Maps")
         table.add_column(column, justify="left" if left else "right")
     for participant, image in doc["images"].items():
         handled = row.summary.get("handled", {}).get(participant, "")
         tracked = row.summary.get("tracked", {}).get(participant, {})
+        held = row.summary.get("containers", {}).get(participant)
         table.add_row(
             participant,
             image["kind"],
@@ -189,6 +190,7 @@ def show(
             str(image["packs"]),
             str(handled),
             ", ".join(f"{way} {shown_bytes(size)}" for way, size in sorted(tracked.items())),
+            "" if held is None else f"{held['entries']:,}, {held['checked']:,} checked",
         )
     console.print(table)
 

@@ -51,6 +51,8 @@ class Committer:
             "detect_ms_max": max(fact["detect_ms"] for fact in facts.values()),
             "handled": {name: fact["handled"] for name, fact in facts.items()},
             "tracked": {name: fact["tracked"] for name, fact in facts.items() if fact.get("tracked")},
+            # Entries of Maps and Logs, and how many of them each capture has to look at.
+            "containers": {name: held for name, fact in facts.items() if (held := fact.get("containers"))},
             "handlers": {name: fact["handlers"] for name, fact in facts.items()},
             "extra": {name: fact["extra"] for name, fact in facts.items() if "extra" in fact},
             **({"early": True} if entry.start.early else {}),

@@ -18,7 +18,10 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Iterator
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
+
+if TYPE_CHECKING:
+    from .shelf import Renewal
 
 __all__ = ("CHUNK", "Change", "Container", "Journal")
 
@@ -53,12 +56,14 @@ class Change(ABC):
 class Journal:
     """The generations of a container: (number of the capture, change), ascending. `owner`: whose captures."""
 
-    __slots__ = ("owner", "number", "generations")
+    __slots__ = ("owner", "number", "generations", "renewal")
 
     def __init__(self, owner: object, number: int) -> None:
         self.owner = owner
         self.number = number
         self.generations: list[tuple[int, Change]] = []
+        # The business of `cutline.participant.shelf`: how far it has come with writing all of it anew.
+        self.renewal: Renewal | None = None
 
     def since(self, capture: int, now: Change) -> Change:
         """All that changed since that capture; `now` is what changed since the newest one."""
@@ -70,10 +75,10 @@ class Journal:
 
     def add(self, capture: int, change: Change, known: Collection[int]) -> None:
         """A capture was taken. `known`: those that a later one may be relative to, and those under way."""
-        first = min(known, default=capture)
+        first, last = min(known, default=capture), max(known, default=-1)
         kept = [each for each in self.generations if each[0] > first]
-        while kept and kept[-1][0] not in known:
-            # That one was aborted: nothing will ever be relative to it.
+        while kept and kept[-1][0] > last:
+            # That one was aborted: nothing will ever be relative to it, nor to one between it and this.
             change = change.over(kept.pop()[1])
         self.generations = [*kept, (capture, change)] if change.size else kept
 

@@ -45,13 +45,23 @@ class Gathering:
         # Not above: rebuild has the types of containers in its own signatures.
         from .rebuild import mark
 
-        number = self.number(shown)
+        number = self._named(shown) if self.names_only else self.number(shown)
         named = mark("_container"), (shown.kind, number)
         if self.names_only:
             return named
         self._written[number] = None
         state = shown._checked_state()
         return named if state is None else (*named, state, None, None, mark("_fill_container"))
+
+    def _named(self, shown: Container) -> int:
+        """The same of what may have left the state since: then it is not met."""
+        found = self._numbers.get(id(shown))
+        if found is None:
+            journal = shown._journal
+            if journal is not None and journal.owner is self._owner:
+                return journal.number
+            found, self.first = self.first, self.first + 1
+        return found
 
     def unwritten(self) -> list[Container]:
         """Those of which something is to be checked and that no stream has had yet."""

@@ -5,9 +5,13 @@ order, is the container. A capture adds one segment with what changed since its 
 container's number and the capture; what is in it never changes, so a delta leaves the older ones out.
 
 *Folding.* As many small segments would cost more in tables than in content, the newest ones are folded
-into one as soon as there are `_FAN` of one level; what they say twice is written once. For that the
-changes of small segments are kept in memory; large ones are left as they are. When the segments name more
-than twice as many entries as the container has, all of it is written anew, as one segment.
+into one as soon as there are `FAN` of one level; what they say twice is written once. For that the
+changes of small segments are kept in memory; large ones are left as they are.
+
+*Renewal.* When the segments name more than twice as many entries as the container has, it is written anew. A
+large one is written as it was at one capture (a shallow copy is all that this costs then) by the captures
+that follow, each some thousand entries and four times what changed; when it is done, one segment takes the
+place of all up to that capture. That one must be in the chain: if it was aborted, all begins again.
 
 Nothing is done to a container before everything that can fail has been done (`turn`). What a capture notes
 of a container is kept in it: the `Journal`, which is worth nothing to other capturers.
@@ -17,14 +21,14 @@ from __future__ import annotations
 
 import io
 import pickle
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from blake3 import blake3
 
 from cutline.storage.image import Piece
 
-from .container import Change, Container, Journal
+from .container import CHUNK, Change, Container, Journal
 from .gathering import Gathering
 
 __all__ = (
@@ -34,11 +38,15 @@ __all__ = (
 
 _SEGMENT = "entries:"
 # Segments of one level that become one of the next.
-_FAN = 4
-# Bytes from which on a segment is not folded any more.
+FAN = 4
+# Bytes from which on a segment is not folded any more; or that share of all of them, if that is more.
 _SMALL = 16 * 1024
-# Entries that may be named in vain, beside as many as there are.
-_SPARE = 64
+_SHARE = 64
+# Entries that a capture writes anew at once.
+_AT_ONCE = 2 * CHUNK
+# Entries that segments may name, for each that there is; and beside those.
+SPARE = 2
+_LEAST = 64
 
 
 def segment_name(container: int, capture: int) -> str:
@@ -52,12 +60,15 @@ def is_segment(name: str) -> bool:
 
 
 class Segment(NamedTuple):
-    """`size`: entries that it names. `change`: what it says, while it may be folded; `level`: how often
-    it was.
+    """`since`: the capture that it is relative to, -1 where that is not known. `size`: entries that it names.
+
+    `piece`: as it is in later images. `change`: what it says, while it may be folded; `level`: how often it
+    was.
     """
 
     capture: int
-    digest: bytes
+    since: int
+    piece: Piece
     length: int
     size: int
     level: int = 0
@@ -65,6 +76,8 @@ class Segment(NamedTuple):
 
 
 Log = tuple[Segment, ...]
+# With the content that a capture writes of it, if it does.
+Written = tuple[Segment, bytes | bytearray | None]
 
 
 class Shelved(NamedTuple):
@@ -83,8 +96,8 @@ class Shelved(NamedTuple):
     def table(self) -> dict[str, tuple[bytes, int]]:
         """Digest and length of all segments, by the names of their pieces."""
         return {
-            segment_name(number, segment.capture): (segment.digest, segment.length)
-            for number, log in self.logs.items()
+            segment.piece.name: (segment.piece.digest, segment.length)
+            for log in self.logs.values()
             for segment in log
         }
 
@@ -96,12 +109,43 @@ def read_logs(
     segments: Mapping[int, Sequence[tuple[int, int]]], pieces: Mapping[str, tuple[bytes, int]]
 ) -> dict[int, Log]:
     """The logs of an image that was read, from its header's rows and the digests of its pieces."""
-    return {
-        number: tuple(
-            Segment(capture, *pieces[segment_name(number, capture)], size) for capture, size in rows
+
+    def read(number: int, capture: int, size: int) -> Segment:
+        name = segment_name(number, capture)
+        digest, length = pieces[name]
+        return Segment(capture, -1, Piece(name, digest, None), length, size)
+
+    return {number: tuple(read(number, *row) for row in rows) for number, rows in segments.items()}
+
+
+class Renewal:
+    """A container that is written anew, a few thousand entries with each capture: as it was at `capture`."""
+
+    def __init__(self, capture: int, change: Change) -> None:
+        self.capture, self.size = capture, change.size
+        # Grown bit by bit, so that no capture has all of it to copy or to hash.
+        self.content = bytearray()
+        self.digest = b""
+        self._hasher = blake3()
+        self._documents: Iterator[Any] | None = change.documents()
+
+    def go_on(self, writer: Writer, entries: int) -> None:
+        """Writes about so many."""
+        while self._documents is not None and entries > 0:
+            entries -= CHUNK
+            try:
+                part = writer.write(next(self._documents))
+            except StopIteration:
+                self.digest, self._documents = self._hasher.digest(), None
+            else:
+                self.content += part
+                self._hasher.update(part)
+
+    def fits(self, capture: int, log: Log) -> bool:
+        """Whether the log of that capture, without what is older than this, goes on where this ends."""
+        return capture >= self.capture and all(
+            segment.since >= self.capture for segment in log if segment.capture > self.capture
         )
-        for number, rows in segments.items()
-    }
 
 
 class Shelf:
@@ -109,6 +153,8 @@ class Shelf:
 
     def __init__(self) -> None:
         self.first = 0
+        # Those that the capture under way has begun to write anew.
+        self._begun: dict[int, Renewal] = {}
 
     def gathering(self) -> Gathering:
         """For one pickling of the state."""
@@ -127,46 +173,88 @@ class Shelf:
             Exception: whatever pickle raises.
         """
         met.names_only = True
-        writer = _Writer(dispatch)
+        writer = Writer(dispatch)
         logs: dict[int, Log] = {}
         pieces: list[Piece] = []
+        self._begun.clear()
         for number, container in met.met.items():
-            log, change, level = self._due(number, container, base)
-            content: bytes | None = None
-            if change is not None:
-                content = writer.write(change)
-                kept = change if len(content) < _SMALL else None
-                digest = blake3(content).digest()
-                log = (*log, Segment(capture, digest, len(content), change.size, level, kept))
-            logs[number] = log
-            for segment in log:
-                own = content if segment.capture == capture else None
-                pieces.append(Piece(segment_name(number, segment.capture), segment.digest, own))
+            own = self._of_one(number, container, writer, capture, base)
+            logs[number] = tuple(segment for segment, _ in own)
+            pieces += [
+                segment.piece if content is None else Piece(segment.piece.name, segment.piece.digest, content)
+                for segment, content in own
+            ]
         return Shelved(logs, pieces, [_row(each, number, logs[number]) for number, each in met.met.items()])
 
-    def _due(
-        self, number: int, container: Container, base: tuple[int, Mapping[int, Log]] | None
-    ) -> tuple[Log, Change | None, int]:
-        """(the segments that stay, what the new one says, its level)."""
+    def _of_one(
+        self,
+        number: int,
+        container: Container,
+        writer: Writer,
+        capture: int,
+        base: tuple[int, Mapping[int, Log]] | None,
+    ) -> list[Written]:
+        """The segments of a container, with what this capture writes of them."""
         journal = container._journal
         log = base[1].get(number) if base is not None else None
         if base is None or log is None or journal is None or journal.owner is not self:
-            return (), container._everything(), 0
+            return [self._segment(number, capture, capture, writer, container._everything())]
         change = journal.since(base[0], container._change())
-        if not change.size:
-            return log, None, 0
         if change.is_whole:
-            return (), change, 0
-        if sum(segment.size for segment in log) + change.size > 2 * len(container) + _SPARE:
-            return (), container._everything(), 0
-        level = 0
-        while len(tail := log[1 - _FAN :]) == _FAN - 1 and all(_is_open(each, level) for each in tail):
-            for segment in reversed(tail):
-                assert segment.change is not None
-                change = change.over(segment.change)
-            log = log[: 1 - _FAN]
-            level += 1
-        return log, change, level
+            return [self._segment(number, capture, capture, writer, change)]
+        own: list[Written] = []
+        renewal, floor = journal.renewal, -1
+        if renewal is not None:
+            renewal.go_on(writer, CHUNK + 4 * change.size)
+            floor = renewal.capture
+            renewed, log = self._renewed(number, journal, base[0], log)
+            own += renewed
+        elif sum(segment.size for segment in log) + change.size > SPARE * len(container) + _LEAST:
+            if len(container) <= _AT_ONCE:
+                return [self._segment(number, capture, capture, writer, container._everything())]
+            # From this capture on; the next ones write it.
+            self._begun[number] = Renewal(capture, container._everything())
+        if not change.size:
+            return own + [(segment, None) for segment in log]
+        log, change, since, level = _folded(log, change, base[0], floor)
+        small = max(_SMALL, sum(segment.length for segment in log) // _SHARE)
+        segment = self._segment(number, capture, since, writer, change, level=level, small=small)
+        return own + [(each, None) for each in log] + [segment]
+
+    def _renewed(self, number: int, journal: Journal, base: int, log: Log) -> tuple[list[Written], Log]:
+        """(a segment in the place of the oldest ones, the others)."""
+        renewal = journal.renewal
+        assert renewal is not None
+        if base >= renewal.capture and not renewal.fits(base, log):
+            # The capture that it begins with came to nothing.
+            journal.renewal = None
+        elif renewal.digest and base >= renewal.capture:
+            if log and log[0].piece.digest == renewal.digest:
+                # The one before has it.
+                journal.renewal = None
+                return [], log
+            piece = Piece(segment_name(number, renewal.capture), renewal.digest, None)
+            segment = Segment(renewal.capture, renewal.capture, piece, len(renewal.content), renewal.size)
+            kept = tuple(each for each in log if each.capture > renewal.capture)
+            return [(segment, renewal.content)], kept
+        return [], log
+
+    @staticmethod
+    def _segment(
+        number: int,
+        capture: int,
+        since: int,
+        writer: Writer,
+        change: Change,
+        *,
+        level: int = 0,
+        small: int = _SMALL,
+    ) -> tuple[Segment, bytes]:
+        """A new one, and its content."""
+        content = b"".join(map(writer.write, change.documents()))
+        piece = Piece(segment_name(number, capture), blake3(content).digest(), None)
+        kept = change if len(content) < small else None
+        return Segment(capture, since, piece, len(content), change.size, level, kept), content
 
     def turn(self, met: Gathering, capture: int, known: Collection[int]) -> None:
         """The capture was taken: what was noted so far is in it. `known`: see `Journal.add`."""
@@ -179,6 +267,8 @@ class Shelf:
             if change.size or journal.generations:
                 journal.add(capture, change, known)
                 container._turn()
+            if number in self._begun:
+                journal.renewal = self._begun[number]
 
     def adopt(self, containers: Mapping[int, Container]) -> None:
         """These were restored, and know what changed in them since."""
@@ -187,8 +277,20 @@ class Shelf:
             self.first = max(self.first, number + 1)
 
 
-def _is_open(segment: Segment, level: int) -> bool:
-    return segment.change is not None and segment.level == level
+def _folded(log: Log, change: Change, since: int, floor: int) -> tuple[Log, Change, int, int]:
+    """(the segments that stay, what the new one says, since when, its level); nothing from before `floor` is
+    put with something from after it.
+    """
+    level = 0
+    while len(tail := log[1 - FAN :]) == FAN - 1 and all(
+        each.change is not None and each.level == level and each.since >= floor for each in tail
+    ):
+        for segment in reversed(tail):
+            assert segment.change is not None
+            change, since = change.over(segment.change), segment.since
+        log = log[: 1 - FAN]
+        level += 1
+    return log, change, since, level
 
 
 def _row(container: Container, number: int, log: Log) -> list[Any]:
@@ -198,18 +300,18 @@ def _row(container: Container, number: int, log: Log) -> list[Any]:
     return [number, container.kind, *counts, [[segment.capture, segment.size] for segment in log]]
 
 
-class _Writer:
-    """Pickles changes, a few thousand entries at a time, each part with a memo of its own."""
+class Writer:
+    """Pickles the documents of changes, each with a memo of its own."""
 
     def __init__(self, dispatch: Any) -> None:
         self._stream = io.BytesIO()
         self._pickler = pickle.Pickler(self._stream, 5)
         self._pickler.dispatch_table = dispatch
 
-    def write(self, change: Change) -> bytes:
+    def write(self, document: Any) -> bytes:
+        """One of them."""
         self._stream.seek(0)
         self._stream.truncate()
-        for document in change.documents():
-            self._pickler.clear_memo()
-            self._pickler.dump(document)
+        self._pickler.clear_memo()
+        self._pickler.dump(document)
         return self._stream.getvalue()

@@ -115,6 +115,7 @@ class Shutter:
             "changed_bytes": captured.changed_bytes + sum(map(size_of, sections.values())),
             "state_bytes": captured.state_bytes,
             "tracked": captured.tracked,
+            "containers": captured.containers,
             "captured_at": runner.now(),
             "handled": runner.desk.handled,
             "handlers": runner.desk.handlers,

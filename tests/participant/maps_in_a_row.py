@@ -183,6 +183,19 @@ class Run:
             return Log([chance.choice(FROZEN), self.agent.shared, chance.choice(self.mirrors)[0]])
         return chance.choice([self.agent.things[0], {1: [2]}, [self.agent.second], ([],), {3}])
 
+    def churn(self, seed: int) -> None:
+        """The entries of one Map come, go and come again, and it stays as large as it is."""
+        chance = random.Random(seed)
+        self.log.append(f"churn {seed}")
+        seen = self.agent.first
+        for _ in range(chance.randrange(1, 9)):
+            key = f"k{chance.randrange(30)}"
+            if chance.random() < 0.3:
+                seen.pop(key, None)
+            seen[key] = self.value(chance) if chance.random() < 0.1 else chance.randrange(99)
+        self.mirrors = []
+        self.mirror()
+
     def change_inside(self, seed: int) -> None:
         """Values change that no Map hears of."""
         chance = random.Random(seed)
@@ -389,13 +402,15 @@ class MapsInARow(Run, RuleBasedStateMachine):
         self.start_again(known)
 
 
-def drive(seed: int, steps: int = 40) -> None:
+def drive(seed: int, steps: int = 40, *, churn: bool = False) -> None:
     """One run by a seed: hypothesis takes its time to get to what matters."""
     chance = random.Random(seed)
     run = Run()
     for _ in range(steps):
         chosen = chance.random()
-        if chosen < 0.5:
+        if churn and chosen < 0.63:
+            run.churn(chance.randrange(1 << 20))
+        elif chosen < 0.5:
             run.operate(chance.randrange(1 << 20))
         elif chosen < 0.6:
             run.change_inside(chance.randrange(1 << 20))
@@ -407,5 +422,5 @@ def drive(seed: int, steps: int = 40) -> None:
             run.capture(chance.random() < 0.1)
         elif run.undecided:
             run.decide(chance.randrange(3), chance.random() < 0.7)
-        elif run.base is not None:
+        elif run.base is not None and not (churn and chosen < 0.97):
             run.start_again(chance.random() < 0.7)

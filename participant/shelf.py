@@ -200,7 +200,7 @@ class Shelf:
         if base is None or log is None or journal is None or journal.owner is not self:
             return [self._segment(number, capture, capture, writer, container._everything())]
         change = journal.since(base[0], container._change())
-        if change.is_whole:
+        if change.size and change.is_whole:
             return [self._segment(number, capture, capture, writer, change)]
         own: list[Written] = []
         renewal, floor = journal.renewal, -1

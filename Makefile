@@ -10,7 +10,7 @@ USABLE := import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 10))
 PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check
 
 .PHONY: test test-real test-cluster test-zoo test-containers check demo bench clean test-adoption mutate
-.PHONY: test-effects test-schema test-crash fuzz-format simulate simulate-mutants simulate-scale
+.PHONY: test-retention test-effects test-schema test-crash fuzz-format simulate simulate-mutants simulate-scale
 .DEFAULT_GOAL := test
 
 test: $(STAMP)
@@ -46,6 +46,12 @@ test-zoo: $(STAMP)
 test-containers: $(STAMP)
 	CUTLINE_CONTAINER_EXAMPLES=$(EXAMPLES) $(BIN)/python -m pytest -q \
 	  tests/participant/test_maps_in_a_row.py tests/participant/test_log.py
+
+# Checkpoints of one system with ten kept: what its store has on the way must stay flat, and all that are listed
+# must restore. Ten thousand take some minutes: make test-retention CUTS=10000
+CUTS := 10000
+test-retention: $(STAMP)
+	$(BIN)/python -m tests.retention --cuts $(CUTS)
 
 # Every condition of barrier/ turned round and every statement left out, one at a time: two minutes.
 mutate: $(STAMP)

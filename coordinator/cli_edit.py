@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import sys
-from importlib import import_module
 from typing import Annotated
 
 import typer
@@ -35,9 +34,6 @@ def edit(
         typer.Option(help="MODULE:FUNCTION that changes the instance; without --participant the whole cut."),
     ] = None,
     label: Annotated[str | None, typer.Option(help="Of the new checkpoint, which then stays.")] = None,
-    main: Annotated[
-        str | None, typer.Option(help="The module that was the script, whose classes are `__main__`'s.")
-    ] = None,
     allow: Annotated[
         list[str] | None, typer.Option(help="Names that the states may name, and nothing else. Repeatable.")
     ] = None,
@@ -50,9 +46,8 @@ def edit(
         raise typer.BadParameter("--set needs --participant")
     # As `python -m` does: the user's modules are where the command is given.
     sys.path.insert(0, os.getcwd())
-    module = import_module(main) if main is not None else None
     only = None if participant is None else [participant]
-    cut = load(point, storage, name=name, only=only, main=module, allow=allow)
+    cut = load(point, storage, name=name, only=only, allow=allow)
     change = named_function(function) if function is not None else None
     if participant is None:
         assert change is not None

@@ -31,6 +31,8 @@ __all__ = ("manifest", "print_participant", "state_doc")
 class _WithPlaceholders:
     """Reads states and messages with placeholders; keeps of the state what is to be printed of it."""
 
+    can_save = False
+
     def __init__(self, cut: str, bounds: Bounds) -> None:
         self._cut = cut
         self._bounds = bounds

@@ -99,12 +99,18 @@ class Cut(Mapping[str, Any]):
             label: of the new checkpoint, which then stays until it is deleted.
 
         Raises:
-            Misuse: nothing was changed.
+            Misuse: nothing was changed, or the checkpoint was loaded with `main`.
             CannotCapture: a state cannot be saved; the message names the attribute's path.
             StoreInUse: the system runs.
             ForeignStore: the key of the store is not here.
             CheckpointNotFound: retention has taken the checkpoint.
         """
+        if not self._opener.can_save:
+            raise Misuse(
+                f"{self._row} was loaded with main=: what is saved would name that module and not the "
+                "script, whose classes are others; load and fork in the script, or keep its classes in "
+                "a module"
+            )
         with open_store(self._storage, create=False) as store:
             store.catalog.seals.need_key()
             # Retention may have taken it meanwhile.
@@ -215,7 +221,9 @@ def _unknown(row: CheckpointRow, name: str, everybody: Sequence[str]) -> Unknown
 
 
 class Opener(Protocol):
-    """How states and messages become values."""
+    """How states and messages become values. ``can_save``: an image of them would name their classes."""
+
+    can_save: bool
 
     def state(self, name: str, image: Image, restored: Restored | None = None) -> Any:
         """The instance of a participant's image. `restored`: as `restore` takes it."""
@@ -232,6 +240,7 @@ class _WithClasses:
     def __init__(self, cut: str, main: types.ModuleType | None, allow: Sequence[str] | None) -> None:
         self._cut = cut
         self._classes = Classes(main)
+        self.can_save = main is None
         self._allow = allow
 
     def state(self, name: str, image: Image, restored: Restored | None = None) -> Any:

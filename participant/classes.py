@@ -81,9 +81,13 @@ class Classes:
         # A script's name may stand for Ray's actor class over it.
         found = place if isinstance(place, type) else underlying(place)
         if isinstance(found, (type, types.FunctionType)) and (called := name_of(found)) != name:
-            if not _moved_in_its_library(name, called):
+            if not _moved_in_its_library(name, called) and called != self._as_module(module, qualname):
                 raise _missing(old, name, f"what is called so is {called}")
         return found
+
+    def _as_module(self, module: str, qualname: str) -> str | None:
+        """How the script's own is called where a module stands for the script."""
+        return None if module != "__main__" or self.main is None else f"{self.main.__name__}:{qualname}"
 
     def find_named(self, name: str) -> Any:
         """The same for ``module:qualname``."""

@@ -23,14 +23,18 @@ if __name__ == "__main__":
         cutline.get(t0.earn.remote(1))
 """
 TESTS = """
-import market
+import cutline, market, pytest
 
 def test_it(cutline_point):
     cut = cutline_point("before-release", main=market)
     assert cut["t0"].cash == 5 and type(cut["t0"]) is market.Trader
     cut["t0"].earn(10)
     assert cutline_point("before-release", main=market)["t0"].cash == 5
-    assert cutline_point(main=market, only=["t0"])["t0"].cash == 6
+    newest = cutline_point(main=market, only=["t0"])
+    assert newest["t0"].cash == 6
+    newest["t0"].earn(1)
+    with pytest.raises(cutline.errors.Misuse, match="loaded with main="):
+        newest.fork()
 """
 PLAIN = """
 import sys

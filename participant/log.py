@@ -37,6 +37,7 @@ from .container import CHUNK, Container
 from .handle import own_port
 from .immutable import ATOMS, is_immutable
 from .log_change import LogChange
+from .log_reading import LogReading
 from .rebuild import UNSEEN
 
 __all__ = ("Log", "only_in_handlers")
@@ -44,11 +45,13 @@ __all__ = ("Log", "only_in_handlers")
 T = TypeVar("T")
 R = TypeVar("R")
 _ROOT = b"\0" * 16
+# Of these types every value may change; no need to look.
+_BOXES = frozenset((dict, list, set))
 _only_in_handlers: list[bool] = []
 
 
 @final
-class Log(Container, MutableSequence[T]):
+class Log(LogReading[T], Container, MutableSequence[T]):
     """A list for histories: all that a list does, at the price of its own class.
 
     It compares equal to lists; slices, sums and copies of it are Logs. It is no `list`: use ``list(log)``
@@ -138,8 +141,16 @@ class Log(Container, MutableSequence[T]):
 
     def append(self, value: T) -> None:
         """Adds one value at the end."""
-        if type(value) in ATOMS:
+        kind: type = type(value)
+        if kind in ATOMS:
             self._items.append(value)
+        elif kind in _BOXES:
+            try:
+                self._items.append(value)
+                self._loose.append(len(self._items) - 1)
+            except BaseException:
+                self._judge_again()
+                raise
         else:
             self.extend((value,))
 
@@ -201,28 +212,6 @@ class Log(Container, MutableSequence[T]):
     def copy(self) -> Log[T]:
         """Another log with the same values."""
         return Log(self._items)
-
-    def index(self, value: Any, start: SupportsIndex = 0, stop: SupportsIndex | None = None) -> int:
-        """The position of the first equal value. Raises ValueError if there is none."""
-        if stop is None:
-            return self._items.index(value, start)
-        return self._items.index(value, start, stop)
-
-    def count(self, value: Any) -> int:
-        """How many values are equal."""
-        return self._items.count(value)
-
-    def __len__(self) -> int:
-        return len(self._items)
-
-    def __iter__(self) -> Iterator[T]:
-        return iter(self._items)
-
-    def __reversed__(self) -> Iterator[T]:
-        return reversed(self._items)
-
-    def __contains__(self, value: object) -> bool:
-        return value in self._items
 
     @overload
     def __getitem__(self, index: SupportsIndex) -> T: ...
@@ -308,26 +297,6 @@ class Log(Container, MutableSequence[T]):
         else:
             self.extend(self._items * (operator.index(times) - 1))
         return self
-
-    def __eq__(self, other: object) -> Any:
-        theirs = _compared(other)
-        return NotImplemented if theirs is None else self._items == theirs
-
-    def __lt__(self, other: Any) -> Any:
-        theirs = _compared(other)
-        return NotImplemented if theirs is None else self._items < theirs
-
-    def __le__(self, other: Any) -> Any:
-        theirs = _compared(other)
-        return NotImplemented if theirs is None else self._items <= theirs
-
-    def __gt__(self, other: Any) -> Any:
-        theirs = _compared(other)
-        return NotImplemented if theirs is None else self._items > theirs
-
-    def __ge__(self, other: Any) -> Any:
-        theirs = _compared(other)
-        return NotImplemented if theirs is None else self._items >= theirs
 
     @recursive_repr("Log([...])")
     def __repr__(self) -> str:
@@ -486,13 +455,6 @@ def only_in_handlers() -> None:
 
 def _from_end(index: int, length: int) -> int:
     return index + length if index < 0 else index
-
-
-def _compared(other: object) -> list[Any] | None:
-    """What a log is compared with; None if it is no list."""
-    if isinstance(other, Log):
-        return other._items
-    return other if isinstance(other, list) else None
 
 
 def _hash(content: bytes) -> bytes:

@@ -31,13 +31,31 @@ class StepDigest:
 
     def __init__(self, participant: str) -> None:
         self._participant = participant
+        # Made once: making one takes as long as packing a message. Values within values have others.
+        self._values = _packer(self._special)
+        self._arguments = _packer(self._argument)
+        self._asked: set[int] = set()
 
-    def value(self, value: Any) -> bytes:
-        """Bytes that stand for a value that a log holds.
+    def chain(self, log: Log[Any]) -> bytes:
+        """16 bytes that stand for what a log holds.
 
         Raises:
-            CannotCapture: it cannot be stored.
+            CannotCapture: one of its values cannot be stored.
         """
+        if id(log) in self._asked:
+            # It holds itself.
+            return b""
+        self._asked.add(id(log))
+        try:
+            # Only the outermost one has the packer for itself.
+            return log.chain(self._value if len(self._asked) == 1 else self._inner_value)
+        finally:
+            self._asked.remove(id(log))
+
+    def _value(self, value: Any) -> bytes:
+        return self._pack(self._values, value)
+
+    def _inner_value(self, value: Any) -> bytes:
         return self._packed(value, self._special)
 
     def call(self, chain: bytes, function: Callable[..., Any], args: Any, kwargs: Mapping[str, Any]) -> bytes:
@@ -45,15 +63,16 @@ class StepDigest:
         while isinstance(function, functools.partial):
             args, kwargs = (*function.args, *args), {**function.keywords, **kwargs}
             function = function.func
-        said = self._packed([name_of_call(function), list(args), kwargs], self._argument)
+        said = self._pack(self._arguments, [name_of_call(function), list(args), kwargs])
         digest: bytes = blake3(chain + said).digest(16)
         return digest
 
     def _packed(self, value: Any, special: _Special) -> bytes:
+        return self._pack(_packer(special), value)
+
+    def _pack(self, packer: msgpack.Packer, value: Any) -> bytes:
         try:
-            packed: bytes = msgpack.packb(
-                value, default=special, strict_types=True, unicode_errors="surrogatepass"
-            )
+            packed: bytes = packer.pack(value)
         except ValueError:
             # Nested too deep, or holding itself.
             packed = msgpack.packb(self._whole(value))
@@ -82,12 +101,16 @@ class StepDigest:
         if kind is int:
             return msgpack.ExtType(_INT, str(value).encode())
         if isinstance(value, Log):
-            return msgpack.ExtType(_LOG, value.chain(self.value))
+            return msgpack.ExtType(_LOG, self.chain(value))
         return None
 
     def _whole(self, value: Any) -> msgpack.ExtType:
         pickled = dumps(value, participant=self._participant, where="a value of a log")
         return msgpack.ExtType(_OTHER, likeness(pickled).to_bytes(8, "little"))
+
+
+def _packer(special: _Special) -> msgpack.Packer:
+    return msgpack.Packer(default=special, strict_types=True, unicode_errors="surrogatepass")
 
 
 def name_of_call(function: Callable[..., Any]) -> str:

@@ -99,7 +99,7 @@ class Steps(NoSteps):
         # Of a newborn, the newest checkpoint when it was born.
         self._born_after = -1
         self._cuts = 0
-        self._inside = ""
+        self._inside: Callable[..., Any] | None = None
         self._lost: StepLost | None = None
 
     # -- what the runner tells -----------------------------------------------------------------------
@@ -183,11 +183,11 @@ class Steps(NoSteps):
             )
         if self._lost is not None:
             raise self._lost
-        if self._inside:
+        if self._inside is not None:
             raise self._misused(self._inside, f"makes a step itself ({name_of_call(function)})")
         if desk.active is not None:
             desk.active.stepped = True
-        chain = log.chain(self._digest.value)
+        chain = self._digest.chain(log)
         key = self._digest.call(chain, function, args, kwargs)
         queue = self._pending.get(key)
         if queue:
@@ -208,17 +208,18 @@ class Steps(NoSteps):
         args: Any,
         kwargs: Mapping[str, Any],
     ) -> Any:
-        desk, name = self._desk, name_of_call(function)
+        desk = self._desk
         assert desk is not None
-        sent, self._inside = len(desk.out), name
+        sent, self._inside = len(desk.out), function
         try:
             result = function(*args, **kwargs)
         finally:
-            self._inside = ""
+            self._inside = None
         if len(desk.out) != sent:
-            raise self._misused(name, "sends to a participant, or spawns one")
-        if log.chain(self._digest.value) != chain:
-            raise self._misused(name, "changes the log")
+            raise self._misused(function, "sends to a participant, or spawns one")
+        if self._digest.chain(log) != chain:
+            raise self._misused(function, "changes the log")
+        name = name_of_call(function)
         packed: bytes = dumps(result, participant=self._participant, where=f"result of step {name}")
         self._store(Entry(key, packed))
         # The same whether the function was called or not: nobody else has it.
@@ -228,11 +229,11 @@ class Steps(NoSteps):
         assert self._desk is not None
         return loads(packed, participant=self._participant, live=self._desk.live)
 
-    def _misused(self, name: str, what: str) -> Misuse:
+    def _misused(self, function: Callable[..., Any], what: str) -> Misuse:
         return Misuse(
-            f"participant {self._participant!r}: {name} {what} while it is a step of a log. When the handler "
-            "runs again after a crash it is not called, and that would be missing: do it in the handler, "
-            "before or after the step",
+            f"participant {self._participant!r}: {name_of_call(function)} {what} while it is a step of a log;"
+            " when the handler runs again after a crash it is not called, and that would be missing. Do it in"
+            " the handler, before or after the step",
             participant=self._participant,
         )
 

@@ -14,6 +14,7 @@ from bench.bench_channel_vs_transport import measure as measure_channel
 from bench.bench_commit_vs_publish import measure as measure_commit
 from bench.bench_coordinator_slope import measure as measure_slope
 from bench.bench_effect_latency import measure as measure_effects
+from bench.bench_log_vs_list import measure as measure_log
 from bench.bench_messages_appended import measure as measure_messages
 from bench.bench_restore_vs_read import measure as measure_restore
 from bench.bench_step_vs_append import measure as measure_steps
@@ -124,6 +125,11 @@ def test_messages_appended_runs_small() -> None:
     assert len(written.samples_ours) == len(stall.samples_ours) == 2
     assert 0 < max(written.samples_ours) < min(written.samples_baseline)
     assert min(*stall.samples_ours, *stall.samples_baseline) > 0
+
+
+def test_log_vs_list_runs_small() -> None:
+    rows = measure_log(rounds=1, values=100)
+    assert [row.name for row in rows] == ["log_vs_list", "log_append_message", "log_walk", "log_read"]
 
 
 def test_step_vs_append_runs_small() -> None:

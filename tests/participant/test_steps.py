@@ -114,6 +114,33 @@ def test_a_log_as_argument_counts_with_its_content(world: World) -> None:
     assert world.step(Log([1, 2])) == answer
 
 
+def test_values_of_all_kinds_are_digested_alike(world: World) -> None:
+    def history() -> Any:
+        inner = Log([1, (2, {3}), Log([{"deep": ((4,), Log(["x"]))}])])
+        deep: list[Any] = []
+        for _ in range(600):
+            deep = [deep]
+        itself: list[Any] = []
+        itself.append(itself)
+        world.log.extend(
+            [inner, deep, itself, "\ud800", 2**80, {(1, 2): b"x"}, Point((inner, [5])), world.log]
+        )
+        return world.step(world.log, inner)
+
+    cut = world.cut()
+    answer = history()
+    world.crash(cut)
+    assert history() == answer and len(world.called) == 1
+    # Something that cannot be stored leaves the packers as they were.
+    world.log.append([1, threading.Lock()])
+    with pytest.raises(CannotCapture):
+        world.step(1)
+    world.log.pop()
+    later = world.step(1)
+    world.crash(cut)
+    assert history() == answer and world.step(1) == later
+
+
 def test_equal_steps_are_taken_in_their_order(world: World) -> None:
     cut = world.cut()
     answers = []

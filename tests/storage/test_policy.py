@@ -38,7 +38,6 @@ def test_what_is_young_is_kept() -> None:
     assert left(cuts, Policy(1, keep_for=3 * DAY), 100 * DAY) == [10]
 
 
-
 def test_early_ones_push_none_out_and_are_collected_themselves() -> None:
     cuts = [aged(n, float(n)) for n in range(1, 31)]
     early = [replace(row, summary={"early": True}) if row.checkpoint % 10 else row for row in cuts]
@@ -47,6 +46,7 @@ def test_early_ones_push_none_out_and_are_collected_themselves() -> None:
     assert left(early, Policy(2, keep_for=1e6), 31.0) == [10, 20, 28, 29, 30]
     # The newest one stays in any case.
     assert left(early[:25], Policy(2), 31.0) == [10, 20, 24, 25]
+
 
 def test_one_of_each_period_is_kept() -> None:
     cuts = [aged(n, DAY / 4 * n) for n in range(41)]

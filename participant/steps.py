@@ -210,13 +210,14 @@ class Steps(NoSteps):
     ) -> Any:
         desk = self._desk
         assert desk is not None
-        sent, self._inside = len(desk.out), function
+        # Tells, and whatever has a number: questions, spawns, effects.
+        sent, self._inside = (len(desk.out), desk.next_number), function
         try:
             result = function(*args, **kwargs)
         finally:
             self._inside = None
-        if len(desk.out) != sent:
-            raise self._misused(function, "sends to a participant, or spawns one")
+        if (len(desk.out), desk.next_number) != sent:
+            raise self._misused(function, "sends something, spawns, or asks for an effect")
         if self._digest.chain(log) != chain:
             raise self._misused(function, "changes the log")
         name = name_of_call(function)

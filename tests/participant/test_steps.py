@@ -11,6 +11,7 @@ from typing import Any
 import msgpack
 import pytest
 
+from cutline import effect
 from cutline.errors import CannotCapture, Misuse, OutsideHandler, StoreFull
 from cutline.participant import step_files, steps
 from cutline.participant.log import Log
@@ -327,11 +328,15 @@ def test_the_result_belongs_to_the_log_alone(world: World) -> None:
     assert world.log.step(lambda: frozen) is frozen
 
 
-@pytest.mark.parametrize("what", ["changes", "makes a step", "sends", "makes a step on another log"])
+@pytest.mark.parametrize(
+    "what", ["changes", "makes a step", "sends", "asks for an effect", "makes a step on another log"]
+)
 def test_what_a_function_must_not_do(world: World, what: str) -> None:
     def function() -> None:
         if what == "changes":
             world.log.append(1)
+        elif what == "asks for an effect":
+            effect(len, "abc")
         elif what == "sends":
             world.desk.tell("peer", "method", (), {}, None)  # type: ignore[arg-type]
         else:

@@ -10,6 +10,7 @@ call when it is woken.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from cutline.barrier import Member
@@ -34,6 +35,8 @@ __all__ = ("Effects",)
 POLL = 0.5
 # Seconds by which clocks may differ where a deadline is all there is.
 MARGIN = 2.0
+# Seconds that a commit's sweep waits for the claims that the commit brings.
+PUT_OFF = 0.1
 # Seconds after a rest in which nothing is granted.
 QUIET = 10.0
 # Seconds between two removals of rows that no cut can ask for any more.
@@ -52,6 +55,10 @@ class Effects:
         self.blocked: dict[tuple[str, str], tuple[Seat, Claim]] = {}
         self.endings: dict[tuple[str, int], tuple[Seat, Ending]] = {}
         self.unknown: dict[str, str] = {}
+        # Whether claims will follow on the next commit, and what waits for them.
+        self.is_awaited = False
+        self.put_off: Callable[[], None] | None = None
+        self.put_off_until = 0.0
         # Launches that have ended, as the system that runs them says.
         self.ended: set[str] = set()
         # Attempts that were granted here and have no outcome yet.
@@ -75,6 +82,7 @@ class Effects:
         elif kind == "effect_claim":
             self._claim(seat, doc)
         elif kind == "effect_cut":
+            self.is_awaited = True
             self.c.trigger.want_early()
         elif kind == "effect_done":
             self.done[seat.member] = doc["checkpoint"], doc["below"], frozenset(doc["pending"])
@@ -145,6 +153,13 @@ class Effects:
         c = self.c
         return resolved(c.catalog, c.lease, c.lineage, doc, c.wall())
 
+    def go_first(self, work: Callable[[], None]) -> None:
+        """Does what a commit leaves to be done; where effects wait for that commit, after their claims."""
+        if not self.is_awaited:
+            work()
+            return
+        self.put_off, self.put_off_until = work, self.c.now() + PUT_OFF
+
     def rest(self, ticket: Ticket, seconds: float) -> None:
         """Nothing more is granted; the reply follows when no call is under way, or after so many seconds."""
         if self.resting is not None:
@@ -169,6 +184,9 @@ class Effects:
             self.waiting.clear()
         if (self.endings or (self.claims and not held)) and now >= self.again_at:
             self._write(now, [] if held else list(self.claims.values()))
+        if self.put_off is not None and (not self.is_awaited or now >= self.put_off_until):
+            work, self.put_off, self.is_awaited = self.put_off, None, False
+            work()
         self._tidy(now)
         if self.resting is not None and (not self.under_way or now > self.rest_until):
             ticket, self.resting = self.resting, None
@@ -196,6 +214,8 @@ class Effects:
             self.again_at = now + POLL
             return
         self.endings.clear()
+        if claims:
+            self.is_awaited = False
         for _, claim in claims:
             del self.claims[claim.participant, claim.key]
         for (seat, ending), final in zip(endings, finals, strict=True):

@@ -393,7 +393,7 @@ class Coordinator:
             value["parked"] = self.parting.parked is not None
             for ticket in entry.start.tickets:
                 self.reply(ticket, value)
-            self._sweep()
+            self.effects.go_first(self._sweep)
         else:
             error = CheckpointAborted(
                 f"checkpoint {action.checkpoint} was aborted: {action.reason}. The system "

@@ -63,7 +63,7 @@ class EffectRequest:
 
     ``function``: ``module:qualname``, or ``.name`` of a method. ``digest``: of function and arguments.
     ``key``: ``r:`` and a hash, or ``u:`` and what the user gave. ``on_unknown``: retry, halt, or the name of
-    a function. ``since``: the first checkpoint that it was captured in; 0: none yet.
+    a function. ``lineage``: whose key it has. ``since``: the first checkpoint that it was captured in, or 0.
     """
 
     number: int
@@ -75,6 +75,7 @@ class EffectRequest:
     repeatable: bool
     timeout: float | None
     retries: int
+    lineage: str
     since: int = 0
 
     @property
@@ -168,18 +169,29 @@ def make_request(
     key = _key(desk.lineage, desk.me, number, name, said) if policy.key is None else own_key
     timeout = None if policy.timeout is None else float(policy.timeout)
     request = EffectRequest(
-        number, name, packed, key, digest, on_unknown, bool(policy.repeatable), timeout, policy.retries
+        number,
+        name,
+        packed,
+        key,
+        digest,
+        on_unknown,
+        bool(policy.repeatable),
+        timeout,
+        policy.retries,
+        desk.lineage,
     )
     return request, number, name
 
 
 def rekeyed(request: EffectRequest, lineage: str, me: Member) -> EffectRequest:
     """The request in another lineage; a key of the user's own stays."""
-    if request.key.startswith("u:"):
+    if request.lineage == lineage:
         return request
+    if request.key.startswith("u:"):
+        return replace(request, lineage=lineage)
     packed = request.arguments
     said = packed if type(packed) is list else likeness(packed)
-    return replace(request, key=_key(lineage, me, request.number, request.function, said))
+    return replace(request, lineage=lineage, key=_key(lineage, me, request.number, request.function, said))
 
 
 def _key(lineage: str, me: Member, number: int, name: str, said: Any) -> str:

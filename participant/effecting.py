@@ -74,10 +74,9 @@ class Effecting(Runner):
         super().be_restored(ref, epoch, checkpoint, floor)
         effects = self.desk.effects
         self.desk.fresh_effects.clear()
-        if self.origin != self.setup.run:
-            # A fork: what it does is not what its origin did.
-            for number, request in effects.items():
-                effects[number] = rekeyed(request, self.setup.run, self.me)
+        for number, request in effects.items():
+            # In a fork: what it does is not what its origin did.
+            effects[number] = rekeyed(request, self.setup.run, self.me)
         self._mark_since(checkpoint)
         self.book.restored(effects.values(), checkpoint)
 

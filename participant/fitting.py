@@ -74,6 +74,7 @@ class _Examination:
 
     def fit(self) -> Fit:
         self._waiters()
+        self._effects()
         if not self._is_ours:
             for number, (ok, packed) in self._desk.answers.items():
                 self._value(ok, packed, f"answer of question {number}")
@@ -179,6 +180,21 @@ class _Examination:
                     for each in filter(None, (method, error_method)):
                         self._method(each, path)
                     self._value(True, own, path)
+
+    def _effects(self) -> None:
+        """Functions that were asked for and not called yet, or whose outcome is to be found out."""
+        for request in self._desk.effects.values():
+            path = f"effect {request.function} (request {request.number})"
+            self._value(True, request.arguments, path)
+            if request.function.startswith("."):
+                self._method(request.function[1:], path)
+            for name in (request.function, request.on_unknown):
+                if ":" in name:
+                    try:
+                        self._classes.find_named(name)
+                    except _SCHEMA as error:
+                        error.facts.setdefault("path", path)
+                        self._findings.meet(error)
 
     def _calls(self) -> None:
         for call in self._desk.calls.values():

@@ -35,7 +35,7 @@ FAULTS = ("participant", "coordinator", "both", "system", "stop", "zombie")
 STOPPED = 1.5
 ZOMBIE = 4.0
 # Seconds between two faults, so that the system gets somewhere.
-PAUSE = 0.5
+PAUSE = 0.2
 
 
 def _folder() -> Path | None:

@@ -268,3 +268,19 @@ def test_errors_name_what_they_are_about(agents: types.ModuleType, define: Defin
     desk = desk_of(define("agents", AGENT))
     with pytest.raises(ClassMissing, match=r"'me': message 1 of peer, arguments of go: .*agents:Note"):
         examine(desk, type(desk.instance), incoming(note), {}, Classes(), Findings())
+
+
+def test_effects_that_wait(agents: types.ModuleType, define: Define) -> None:
+    functions = "def pay(note): pass\ndef look(key, note): pass\n"
+    module = define("agents", NOTE + AGENT + functions)
+    desk = desk_of(module)
+    undo = bound_port(desk, thread_only=True)
+    try:
+        cutline.effect(module.pay, module.Note(), on_unknown=module.look)
+        cutline.effect("go")
+    finally:
+        undo()
+    assert found(taken_up(desk, module), EMPTY)[1] == set()
+    changed = define("agents", AGENT.replace("def go", "def gone"))
+    _, problems = found(taken_up(desk, changed), EMPTY)
+    assert problems == {("class", "effect agents:pay (request 1)"), ("method", "effect .go (request 2)")}

@@ -1,0 +1,216 @@
+"""Effects at the coordinator, packet by packet: early checkpoints, claims, outcomes, losses, take-overs."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cutline.coordinator import effects as module
+from cutline.errors import EffectUnknown, StorageError
+from cutline.participant.messages import unpack_error
+from cutline.participant.places import machine_id
+from cutline.participant.processes import process_started
+from cutline.storage import Store
+
+from .city import City
+
+ALIVE = {"pid": os.getpid(), "started": process_started(os.getpid()), "machine": machine_id()}
+GONE = {**ALIVE, "started": 0.5}
+
+
+@pytest.fixture
+def city(store: Store, tmp_path: Path) -> City:
+    """A driver and a and b, with one cut of all."""
+    made = City(store, tmp_path)
+    made.open_for_business("a", "b")
+    return made
+
+
+def claim(city: City, who: str = "a", **changes: Any) -> None:
+    fields = {
+        "key": "r:k", "number": 1, "function": "m:pay", "digest": b"d", "repeatable": False,
+        "checkpoint": city.c.committed, "since": 1, "executor": ALIVE, "after": 0, "timeout": None,
+    }  # fmt: skip
+    city.say(who, "effect_claim", **{**fields, **changes})
+
+
+def ending(city: City, who: str = "a", **changes: Any) -> None:
+    fields = {"key": "r:k", "attempt": 1, "state": "done", "answer": b"\x91\x07", "blob": None, "by": ""}
+    city.say(who, "effect_ending", **{**fields, **changes})
+
+
+def verdict(city: City, who: str = "a") -> tuple[str, int]:
+    said = city.lines[who].last("effect_verdict")
+    return said["verdict"], said["attempt"]
+
+
+def silence(city: City, who: str = "a") -> bool:
+    return "effect_verdict" not in [doc["kind"] for doc in city.lines[who].heard]
+
+
+def states(city: City) -> list[str]:
+    return [row.state for row in city.store.catalog.effects(city.lineage)]
+
+
+def test_an_early_checkpoint_is_shared_and_its_sweep_waits_for_the_claims(
+    city: City, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    swept: list[int] = []
+    monkeypatch.setattr(city.c, "_sweep", lambda: swept.append(city.c.committed))
+    before = city.c.newest
+    city.say("a", "effect_cut")
+    city.say("b", "effect_cut")
+    assert city.c.newest == before + 1
+    city.prepare(city.c.newest, "driver", "a", "b")
+    assert city.c.committed == before + 1 and not swept
+    claim(city)
+    assert verdict(city) == ("granted", 1) and swept == [before + 1]
+    (row,) = [row for row in city.store.catalog.checkpoints("city") if row.checkpoint == before + 1]
+    assert row.summary["early"] is True
+    # Without a claim it waits for a moment only.
+    city.step(1.0)
+    city.say("a", "effect_cut")
+    city.prepare(city.c.newest, "driver", "a", "b")
+    assert len(swept) == 1
+    city.step(module.PUT_OFF)
+    assert len(swept) == 2
+
+
+def test_an_outcome_is_recorded_before_it_is_confirmed(city: City) -> None:
+    claim(city)
+    assert city.store.catalog.horizon(city.lineage) == city.c.committed
+    ending(city)
+    assert states(city) == ["done"]
+    assert city.lines["a"].last("effect_confirmed")["final"] == 1
+    claim(city)
+    said = city.lines["a"].last("effect_verdict")
+    assert (said["verdict"], said["ok"], said["answer"]) == ("recorded", True, b"\x91\x07")
+
+
+def test_a_claim_of_another_epoch_is_not_heard_and_an_outcome_is(city: City) -> None:
+    claim(city)
+    city.dies("b")
+    claim(city, key="r:late", epoch=city.c.epoch - 1)
+    assert [row.key for row in city.store.catalog.effects(city.lineage)] == ["r:k"]
+    ending(city, epoch=city.c.epoch - 1)
+    assert states(city) == ["done"]
+
+
+def test_another_process_waits_until_the_older_one_is_surely_gone(city: City) -> None:
+    claim(city, executor=ALIVE)
+    claim(city, "b")
+    city.step(10 * module.POLL)
+    assert silence(city, "b")
+    # The system that runs it says so.
+    city.c.effects.process_ended(city.c.roster.seats["a"].launch)
+    city.step(module.POLL)
+    assert verdict(city, "b") == ("unknown", 1)
+    claim(city, "b", after=1)
+    assert verdict(city, "b") == ("granted", 2)
+    assert states(city) == ["unknown", ""]
+    # The older one was only slow: what it has done counts.
+    ending(city)
+    city.lines["b"].heard.clear()
+    claim(city, "b")
+    assert verdict(city, "b") == ("recorded", 1)
+
+
+def test_the_kernel_or_the_deadline_says_so_too(city: City) -> None:
+    claim(city, executor=GONE)
+    claim(city, "b")
+    assert verdict(city, "b") == ("unknown", 1)
+    claim(city, key="r:timed", timeout=5.0, executor={**ALIVE, "machine": "elsewhere"})
+    city.lines["b"].heard.clear()
+    claim(city, "b", key="r:timed")
+    city.step(10.0)
+    assert silence(city, "b")
+    city.step(5.0 + module.MARGIN + module.POLL)
+    assert verdict(city, "b") == ("unknown", 1)
+
+
+def test_a_coordinator_that_takes_over_gives_the_lost_answer_again(city: City, tmp_path: Path) -> None:
+    claim(city)
+    city.store.catalog.release_lease(city.lease)
+    after = City(city.store, tmp_path, city.lineage)
+    after.pad.living = set(city.pad.living)
+    after.c.recoverer.take_over()
+    for name in ("driver", "a", "b"):
+        after.hello(name, "running", after.c.epoch)
+    claim(after)
+    assert verdict(after) == ("granted", 1)
+    # The older one wakes up, and neither grants nor records anything.
+    claim(city, key="r:other")
+    ending(city)
+    assert (city.c.ended or "").startswith("fenced") and states(after) == [""]
+
+
+def test_a_catalog_that_does_not_answer_is_asked_again(city: City, monkeypatch: pytest.MonkeyPatch) -> None:
+    def away(*_given: Any) -> Any:
+        raise StorageError("away")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(city.c.catalog, "journal", away)
+        claim(city)
+        city.step(module.POLL)
+        assert silence(city)
+    city.step(module.POLL)
+    assert verdict(city) == ("granted", 1)
+
+
+def test_what_nobody_knows_halts_and_then_nothing_is_granted(city: City) -> None:
+    claim(city)
+    city.say("a", "effect_unknown", key="r:k", text="a#1 m:pay (attempt 1)")
+    city.step()
+    halt = city.lines["a"].last("halt")
+    assert isinstance(unpack_error(halt["error"], participant="test", live={}), EffectUnknown)
+    assert "a#1 m:pay (attempt 1)" in halt["text"]
+    claim(city, "b", key="r:other")
+    assert silence(city, "b")
+    ending(city)
+    assert states(city) == ["done"]
+
+
+def test_a_rest_waits_for_calls_and_grants_nothing(city: City) -> None:
+    claim(city)
+    city.request(7, "rest_effects", seconds=5.0)
+    claim(city, "b", key="r:other")
+    assert silence(city, "b") and city.lines["driver"].last("reply")["number"] != 7
+    ending(city)
+    said = city.lines["driver"].last("reply")
+    assert (said["number"], said["value"]) == (7, {"under_way": 0})
+    city.step(module.QUIET)
+    city.step(module.POLL)
+    assert verdict(city, "b") == ("granted", 1)
+
+
+def test_a_forks_effects_are_blocked_and_can_be_allowed(city: City, tmp_path: Path) -> None:
+    fork = city.store.catalog.create_lineage(city.lease, (city.lineage, city.c.committed))
+    city.store.catalog.release_lease(city.lease)
+    there = City(city.store, tmp_path, fork)
+    there.open_for_business("a")
+    claim(there)
+    claim(there, key="r:read", repeatable=True, checkpoint=0)
+    assert [doc["key"] for doc in there.lines["a"].heard if doc["kind"] == "effect_verdict"] == ["r:read"]
+    assert there.lines["driver"].last("notice")["what"] == "effects_blocked"
+    there.call_on("person", "allow_effects")
+    there.step()
+    assert there.lines["a"].last("effect_verdict")["key"] == "r:k"
+    assert there.store.catalog.effects_run(fork)
+
+
+def test_rows_go_when_no_cut_can_ask_for_them(city: City) -> None:
+    claim(city, since=city.c.committed)
+    ending(city)
+    last = city.cut("driver", "a", "b")
+    city.say("a", "effect_done", checkpoint=last, below=2, pending=[])
+    city.step(module.TIDY)
+    # The cut before still has it pending.
+    assert [row.done for row in city.store.catalog.effects(city.lineage)] == [last]
+    for number in (1, 2):
+        city.store.delete_cut(city.lease, city.lineage, number)
+    city.step(module.TIDY)
+    city.step(module.TIDY)
+    assert city.store.catalog.effects(city.lineage) == []

@@ -384,10 +384,10 @@ class Log(LogReading[T], Container, MutableSequence[T]):
             start, values = len(items), next(documents)
             items += values
             if not ATOMS.issuperset(map(type, values)):
+                inner = {at for at, value in enumerate(values, start) if isinstance(value, Container)}
+                self._has_inner = self._has_inner or bool(inner)
                 self._loose += [
-                    at
-                    for at, value in enumerate(values, start)
-                    if value is UNSEEN or isinstance(value, Container)
+                    at for at, value in enumerate(values, start) if value is UNSEEN or at in inner
                 ]
         self._turn()
 

@@ -175,6 +175,19 @@ class LogInARow(RuleBasedStateMachine):
 
     @rule()
     def capture(self) -> None:
+        self._capture()
+
+    @rule(values=_many, at=_at, commits=st.booleans())
+    def captures_that_overlap(self, values: list[Any], at: int, commits: bool) -> None:
+        for _ in range(2):
+            self._capture()
+            self.both(lambda each: each.extend(values))
+            self.both(lambda each: each.__delitem__(at))
+        self._capture()
+        if commits:
+            self._commit(self.number)
+
+    def _capture(self) -> None:
         self.number += 1
         change: Change = self.log._everything()
         if self.base is not None:
@@ -206,6 +219,9 @@ class LogInARow(RuleBasedStateMachine):
         if not commits:
             del self.taken[number]
             return
+        self._commit(number)
+
+    def _commit(self, number: int) -> None:
         self.stored[number] = self._restored(number)
         self.base = number
         self.taken = {known: each for known, each in self.taken.items() if known > number}

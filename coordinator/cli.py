@@ -54,6 +54,8 @@ def stop(storage: Folder = FOLDER, name: Name = "default") -> None:
     """Take a last checkpoint and stop the running system."""
     with connected(storage, name) as client:
         try:
+            # Calls that are under way are let come to their end.
+            client.request("rest_effects", seconds=15.0)
             client.request("checkpoint")
         except CutlineError as error:
             errors.print(f"no last checkpoint: {error}", markup=False, highlight=False)

@@ -30,6 +30,8 @@ __all__ = ("Found", "main", "play", "table")
 ROOT = Path(__file__).resolve().parents[2]
 # Payments that one run of the program makes; runs follow each other until the plan is carried out.
 BATCH = 20
+# Seconds that it has to come to its end when time is up.
+LAST = 180.0
 # How often the program may end with an error that is none of the effects'.
 HALTS = 3
 
@@ -105,10 +107,14 @@ def _pay(folder: Path, goal: int, environment: dict[str, str], found: Found, unt
         try:
             said, _ = process.communicate(timeout=max(1.0, until - time.monotonic()))
         except subprocess.TimeoutExpired:
-            process.kill()
-            said, _ = process.communicate()
-            found.trouble.append(f"time is up: {said[-2000:]}")
-            return
+            # No more faults; what is under way has to come to its end.
+            (folder / "times").write_text("0")
+            until = time.monotonic() + LAST
+            last = _last(process)
+            if last is None:
+                found.trouble.append("it did not come to its end after the last fault")
+                return
+            said = last
         if process.returncode == 0:
             return
         if process.returncode == TWICE:
@@ -121,6 +127,16 @@ def _pay(folder: Path, goal: int, environment: dict[str, str], found: Found, unt
             if len(found.halts) > HALTS:
                 found.trouble.append(f"status {process.returncode}: {said[-3000:]}")
                 return
+
+
+def _last(process: subprocess.Popen[str]) -> str | None:
+    """What the program says until its end; None if it does not come."""
+    try:
+        return process.communicate(timeout=LAST)[0]
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.communicate()
+        return None
 
 
 def _judge(found: Found, world: Path, goal: int) -> None:

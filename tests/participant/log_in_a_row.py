@@ -239,6 +239,9 @@ class LogInARow(RuleBasedStateMachine):
     @rule()
     def chain(self) -> None:
         assert self.log.chain(_digest) == self.twin.chain(_digest)
+        self.twin = _stored(self.twin)
+        self.both(lambda each: each.append("one more"))
+        assert self.log.chain(_digest) == self.twin.chain(_digest)
 
     @rule()
     def store_twin(self) -> None:

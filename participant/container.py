@@ -23,10 +23,14 @@ from typing import TYPE_CHECKING, Any, ClassVar
 if TYPE_CHECKING:
     from .shelf import Renewal
 
-__all__ = ("CHUNK", "Change", "Container", "Journal")
+__all__ = ("CHUNK", "Change", "Container", "Journal", "Refused")
 
 # Entries that are pickled, or loaded, in one go: well below a millisecond.
 CHUNK = 4096
+
+
+class Refused(Exception):
+    """Something that must not go into an image or a message."""
 
 
 class Change(ABC):
@@ -109,6 +113,10 @@ class Container:
         """What each capture has to look at: for pickle; None if there is nothing."""
         raise NotImplementedError
 
+    def _checked_places(self) -> Any:
+        """Where in the container it stands, to be compared with where it stands later."""
+        raise NotImplementedError
+
     def _checked_count(self) -> int:
         """Of how many entries that is."""
         raise NotImplementedError
@@ -132,4 +140,10 @@ class Container:
 
     def _fill(self, state: Any) -> None:
         """Takes the checked state from an image, after the last `_replay`. It is not noted."""
+        raise NotImplementedError
+
+    def _judge_again(self) -> bool:
+        """Judges all values anew: whether one may change now that could not, or the other way round. So
+        it is after a restore by a program in which a class has become something else.
+        """
         raise NotImplementedError

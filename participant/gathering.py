@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from .container import Container
+from .container import Container, Refused
 
 __all__ = ("Gathering",)
 
@@ -23,7 +23,8 @@ class Gathering:
         self.names_only = False
         self._owner = owner
         self._numbers: dict[int, int] = {}
-        self._written: dict[int, None] = {}
+        # Those that a stream has had, and where in them that was which is to be checked.
+        self._written: dict[int, Any] = {}
         self._walked = 0
 
     def number(self, shown: Container) -> int:
@@ -49,8 +50,8 @@ class Gathering:
         named = mark("_container"), (shown.kind, number)
         if self.names_only:
             return named
-        self._written[number] = None
         state = shown._checked_state()
+        self._written[number] = shown._checked_places()
         return named if state is None else (*named, state, None, None, mark("_fill_container"))
 
     def _named(self, shown: Container) -> int:
@@ -62,6 +63,17 @@ class Gathering:
                 return journal.number
             found, self.first = self.first, self.first + 1
         return found
+
+    def check(self) -> None:
+        """When changes have been written too. Raises Refused: something else is to be checked now than was,
+        and what a restore filled in would not be in its place.
+        """
+        for number, places in self._written.items():
+            if places != self.met[number]._checked_places():
+                raise Refused(
+                    f"a {self.met[number].kind} that is changed while it is captured: by the __getstate__ "
+                    "or __reduce__ of an object in the state, which may only look at it"
+                )
 
     def unwritten(self) -> list[Container]:
         """Those of which something is to be checked and that no stream has had yet."""

@@ -37,7 +37,7 @@ ATOMS: frozenset[type] = frozenset((
 ))  # fmt: skip
 # Of these, whatever their value, an equal one is as good.
 KEYS: frozenset[type] = frozenset((str, int, bytes, bool, type(None)))
-_SCALARS = (np.number, np.bool_, np.datetime64, np.str_, np.bytes_)
+_SCALARS = frozenset(np.sctypeDict.values()) - {np.object_, np.void}
 _TIMES = (datetime.datetime, datetime.time)
 # Nested deeper than this, a value counts as mutable.
 _DEPTH = 20
@@ -62,7 +62,7 @@ def _is_immutable(value: Any, depth: int) -> bool:
     if isinstance(value, enum.Enum):
         # Goes by its name; what it holds is the program's.
         return _is_immutable(value.value, depth - 1)
-    return _goes_by_name(value) or isinstance(value, _SCALARS)
+    return kind in _SCALARS or _goes_by_name(value)
 
 
 def _is_plain_tuple(kind: type) -> bool:

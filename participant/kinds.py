@@ -27,6 +27,7 @@ import numpy as np
 from .arrays import Arrays, MessageArrays
 from .arrow import is_buffer_kind, reduce_buffer
 from .classes import version_of
+from .container import Refused
 from .container_kinds import KINDS
 from .rebuild import mark
 from .tensors import is_storage_kind, is_tensor_kind, reduce_storage, reduce_tensor
@@ -61,10 +62,6 @@ _REFUSED = {
 
 # Types of which an object was saved and loaded in this process.
 _proven: set[type] = set()
-
-
-class Refused(Exception):
-    """An object that must not go into an image or a message."""
 
 
 def refusal_of(kind: type) -> str | None:

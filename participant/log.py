@@ -361,6 +361,9 @@ class Log(LogReading[T], Container, MutableSequence[T]):
     def _checked_count(self) -> int:
         return len(self._unseen())
 
+    def _checked_places(self) -> Any:
+        return self._loose[:]
+
     def _nested(self) -> Collection[Container]:
         if not self._has_inner:
             return ()
@@ -442,10 +445,11 @@ class Log(LogReading[T], Container, MutableSequence[T]):
             elif not is_immutable(value):
                 self._loose.append(at)
 
-    def _judge_again(self) -> None:
-        """After all may stand elsewhere, or something was interrupted half-way."""
-        self._loose = []
+    def _judge_again(self) -> bool:
+        """Also after all may stand elsewhere, or something was interrupted half-way."""
+        before, self._loose = self._loose, []
         self._judge(self._items, 0)
+        return self._loose != before
 
 
 def only_in_handlers() -> None:

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, cast, final
 
 from cutline.errors import CannotRestore
 
-from .container import CHUNK, Change, Container
+from .container import CHUNK, Change, Container, Refused
 from .immutable import ATOMS, KEYS, is_immutable, is_steady
 from .rebuild import UNSEEN, Spot
 
@@ -210,9 +210,12 @@ class Map(Container, MutableMapping[K, V]):
         if found is not None or is_steady(key):
             return key, found
         if key in self._items:
-            # An entry keeps the key that it was made with, which is a steady one.
-            return next(known for known in self._items if known == key), None
+            return self._kept(key), None
         return key, self._new_spot(key)
+
+    def _kept(self, key: K) -> K:
+        """The steady key of an entry that is found by an equal one: it keeps the one it was made with."""
+        return next(iter({key}.intersection(self._items)))
 
     def _new_spot(self, key: K) -> Spot:
         spot = Spot(self._last_spot + 1)
@@ -252,11 +255,14 @@ class Map(Container, MutableMapping[K, V]):
         """An entry that is there."""
         if self._lost:
             self._note_again()
+        noted: Any = key
+        if type(key) not in KEYS and key not in self._spots and not is_steady(key):
+            # It may be equal to another one tomorrow.
+            noted = self._kept(key)
         try:
             value = self._items.pop(key)
-            noted: Any = key
             if self._odd:
-                noted = self._spots.pop(key, key)
+                noted = self._spots.pop(key, noted)
                 self._forget(key)
             self._gone[noted] = None
             self._put.pop(noted, None)
@@ -395,9 +401,18 @@ class Map(Container, MutableMapping[K, V]):
         if not (self._unseen or self._spots):
             return None
         items = self._items
+        for key, spot in self._spots.items():
+            if self._spots.get(key) is not spot:
+                raise Refused(
+                    f"a Map whose key {key!r} is not found any more, or is equal to another one: something "
+                    "that its hash or its comparison goes by has changed since it was set"
+                )
         unseen = [part for key in self._unseen for part in (key, items[key])]
         spots = [part for key, spot in self._spots.items() for part in (spot.number, key, items[key])]
         return unseen, spots
+
+    def _checked_places(self) -> Any:
+        return list(self._unseen), list(self._spots.values())
 
     def _nested(self) -> Collection[Container]:
         if self._lost:
@@ -422,6 +437,18 @@ class Map(Container, MutableMapping[K, V]):
         for key, value in self._items.items():
             if isinstance(value, Container):
                 self._inner[key], self._odd = value, True
+
+    def _judge_again(self) -> bool:
+        items, spots, before = self._items, self._spots, self._unseen
+        if not before and ATOMS.issuperset(map(type, items.values())):
+            return False
+        self._unseen = {
+            key: None
+            for key, value in items.items()
+            if not (key in spots or isinstance(value, Container) or is_immutable(value))
+        }
+        self._odd = self._odd or bool(self._unseen)
+        return self._unseen.keys() != before.keys()
 
     def _fill(self, state: Any) -> None:
         unseen, spots = state

@@ -158,6 +158,8 @@ class _Reading:
         # Maps and Logs, and the classes of their entries, by the names that the image has for them.
         self.containers: Mapping[int, Container] = {}
         self.found: dict[str, type] = {}
+        # Whether something in them may change by this program's classes that could not, or the reverse.
+        self.is_rejudged = False
         self.rows: list[list[Any]] = self.doc.get("containers", [])
         self.segments = {name: content for name, content in pieces if is_segment(name)}
         pieces = [piece for piece in pieces if piece[0] != HEADER and piece[0] not in self.segments]
@@ -246,6 +248,8 @@ class _Reading:
             self._fill(instance, values, loader)
         loader.finish()
         check_filled(loader)
+        # All of them.
+        self.is_rejudged = any([each._judge_again() for each in self.containers.values()])
         if loader.settles and not self.findings.problems:
             settling = Settling(
                 instance,
@@ -276,6 +280,7 @@ class _Reading:
         versions, fields = self.doc["versions"], self.doc.get("fields", {})
         return bool(self.rows) and (
             bool(RENAMES.table)
+            or self.is_rejudged
             or any(
                 version_of(kind) != versions.get(name, 0) or fields_of(kind) != fields.get(name)
                 for name, kind in self.found.items()

@@ -184,6 +184,7 @@ class Shelf:
                 segment.piece if content is None else Piece(segment.piece.name, segment.piece.digest, content)
                 for segment, content in own
             ]
+        met.check()
         return Shelved(logs, pieces, [_row(each, number, logs[number]) for number, each in met.met.items()])
 
     def _of_one(

@@ -14,10 +14,10 @@ from collections.abc import Sequence
 
 from blake3 import blake3
 
-__all__ = ("Sealer",)
+__all__ = ("MAC", "Sealer")
 
 _HEAD = struct.Struct("<4sII")
-_MAC = 32
+MAC = 32
 
 
 class Sealer:
@@ -40,9 +40,9 @@ class Sealer:
         magic, length, crc = _HEAD.unpack_from(raw, offset)
         stop = offset + _HEAD.size + length
         sealed = raw[offset + _HEAD.size : stop]
-        if magic != self._magic or not _MAC < length == len(sealed) or zlib.crc32(sealed) != crc:
+        if magic != self._magic or not MAC < length == len(sealed) or zlib.crc32(sealed) != crc:
             return None
-        return sealed[:-_MAC], stop
+        return sealed[:-MAC], stop
 
     def next(self, raw: bytes, offset: int) -> int:
         """Where the next record may begin; -1 if there is none."""
@@ -50,7 +50,7 @@ class Sealer:
 
     def is_ours(self, raw: bytes, body: bytes, stop: int) -> bool:
         """Whether one of the keys made the record with that body that ends at `stop`."""
-        mac = raw[stop - _MAC : stop]
+        mac = raw[stop - MAC : stop]
         return any(hmac.compare_digest(self._mac(body, key), mac) for key in self._keys)
 
     def _mac(self, body: bytes, key: bytes) -> bytes:

@@ -11,6 +11,10 @@ and whether anybody had looked at what is in it. A process of an older epoch tha
 lives may go on to write to its own file; nobody who reads the new one reads what it wrote since. All
 others are a step each: what it is recognised by, and its result. Each was synced before the next one was
 written, so only the last one of a file can be torn, and no file is written to by two processes.
+
+Behind the records there may be zeros: room that was written ahead. To sync bytes in room that is there takes
+a third less time than to sync a file that has grown, whose new length has to be stored too. Closing gives
+the rest of the room back; a process that is killed leaves it.
 """
 
 from __future__ import annotations
@@ -28,6 +32,7 @@ from cutline.errors import Corrupt, NewerFormat
 from cutline.storage.authentic import forged
 from cutline.storage.blobs import encode_name
 
+from .sealed import MAC as _MAC
 from .sealed import Sealer
 
 __all__ = (
@@ -40,6 +45,7 @@ __all__ = (
     "claim",
     "folder_of",
     "forget",
+    "length_of",
     "read_segments",
     "reseal",
     "segments_in",
@@ -49,7 +55,9 @@ FOLDER = "steps"
 _MAGIC = b"\xc1stp"
 _SUFFIX, _CLAIM = ".steps", ".claim"
 FORMAT = 1
-_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC
+_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+# Bytes of room: what is written ahead first, and at most, twice as much each time.
+_ROOM, ROOM_MOST = 16 << 10, 256 << 10
 # By name: the length that counts, and whether whoever wrote that had read all of it.
 Fence = dict[str, tuple[int, bool]]
 _ALL = sys.maxsize, False
@@ -116,7 +124,9 @@ class StepFile:
             # Somebody has just removed it because it was empty.
             made = _make_folder(folder)
             self._file = os.open(self.path, _NEW, 0o600)
-        self._length = 0
+        # Where the records end, and the room behind them.
+        self._length = self._end = 0
+        self._room = _ROOM
         for each in (folder, *(each.parent for each in made)):
             _sync_folder(each)
 
@@ -128,29 +138,49 @@ class StepFile:
         """
         record = self._first + self._sealer.seal(msgpack.packb(entry))
         try:
-            write_all(self._file, record)
+            if self._length + len(record) > self._end:
+                self._write_with_room(record)
+            else:
+                write_all(self._file, record, self._length)
             sync(self._file)
         except BaseException:
             # Whoever reads it would take it for a step that was returned, which does no harm; but what comes
             # after something half written would be lost.
-            with contextlib.suppress(OSError):
-                os.ftruncate(self._file, self._length)
+            self._give_back()
             raise
         self._length += len(record)
         self._first = b""
 
+    def _write_with_room(self, record: bytes) -> None:
+        try:
+            write_all(self._file, record + bytes(self._room), self._length)
+        except OSError:
+            # The record may fit where the room does not.
+            os.ftruncate(self._file, self._length)
+            write_all(self._file, record, self._length)
+            return
+        self._end = self._length + len(record) + self._room
+        self._room = min(2 * self._room, ROOM_MOST)
+
+    def _give_back(self) -> None:
+        with contextlib.suppress(OSError):
+            os.ftruncate(self._file, self._length)
+        self._end = self._length
+
     def close(self) -> None:
         """Idempotent."""
         if self._file >= 0:
+            self._give_back()
             os.close(self._file)
             self._file = -1
 
 
-def write_all(file: int, content: bytes) -> None:
+def write_all(file: int, content: bytes, at: int) -> None:
     """All of it, however many calls that takes."""
     rest = memoryview(content)
     while rest:
-        rest = rest[os.write(file, rest) :]
+        written = os.pwrite(file, rest, at)
+        rest, at = rest[written:], at + written
 
 
 def sync(file: int) -> None:
@@ -180,7 +210,7 @@ def read_segments(folder: Path, key: bytes, after: int) -> tuple[list[tuple[Segm
         limit = limits.get(segment.name, _ALL)
         if segment.after < after:
             with contextlib.suppress(FileNotFoundError):
-                fence[segment.name] = min(limit, (os.stat(folder / segment.name).st_size, False))
+                fence[segment.name] = min(limit, (length_of(folder, segment.name, key), False))
             continue
         found = _read(folder, segment.name, key, limit)
         fence[segment.name] = found.stop, True
@@ -194,6 +224,22 @@ def read_segments(folder: Path, key: bytes, after: int) -> tuple[list[tuple[Segm
                 length, looked_at = fenced.get(older.name, (0, False))
                 limits[older.name] = min(limits.get(older.name, _ALL), (length, looked_at))
     return read[::-1], fence
+
+
+def length_of(folder: Path, name: str, key: bytes) -> int:
+    """Of a file, without the room behind its records."""
+    with open(folder / name, "rb") as file:
+        size = file.seek(0, os.SEEK_END)
+        file.seek(max(0, size - _MAC))
+        if file.read().strip(b"\0"):
+            # No record ends like room.
+            return size
+        file.seek(0)
+        raw = file.read()
+    sealer, stop = _sealer(folder, name, key), 0
+    while (found := sealer.read(raw, stop)) is not None:
+        stop = found[1]
+    return max(stop, len(raw.rstrip(b"\0")))
 
 
 def _check_fence(
@@ -311,7 +357,7 @@ def _reseal(folder: Path, name: str, key: bytes, known: Sequence[bytes], only_ch
         return
     fresh = path.with_suffix(".new")
     with open(fresh, "wb") as file:
-        file.write(b"".join([*parts, raw[offset:]]))
+        file.write(b"".join([*parts, raw[offset:].rstrip(b"\0")]))
         file.flush()
         sync(file.fileno())
     os.replace(fresh, path)

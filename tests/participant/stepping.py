@@ -13,11 +13,11 @@ from cutline.barrier import Member
 from cutline.participant.desk import Desk
 from cutline.participant.handle import bound_port
 from cutline.participant.log import Log
-from cutline.participant.step_files import folder_of, segments_in
+from cutline.participant.step_files import folder_of, length_of, segments_in
 from cutline.participant.steps import Steps
 from cutline.storage.image import Image
 
-__all__ = ("KEY", "LINE", "OTHER_KEY", "World", "files", "world")
+__all__ = ("KEY", "LINE", "OTHER_KEY", "World", "files", "records", "world")
 
 KEY, OTHER_KEY = b"k" * 32, b"o" * 32
 LINE = "0123456789abcdef"
@@ -93,3 +93,8 @@ def world(tmp_path: Path) -> Iterator[World]:
 def files(world: World) -> list[Path]:
     folder = folder_of(world.home, LINE, "agent")
     return [folder / each.name for each in segments_in(folder)]
+
+
+def records(path: Path) -> bytes:
+    """What a file holds, without the room behind it."""
+    return path.read_bytes()[: length_of(path.parent, path.name, KEY)]

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import errno
+import os
+
 import pytest
 
 from cutline.errors import Corrupt, NewerFormat, NotAuthentic
@@ -11,7 +14,7 @@ from cutline.participant.log import Log
 from cutline.participant.step_files import FOLDER, folder_of, forget, reseal
 from cutline.participant.steps import Steps
 
-from .stepping import KEY, LINE, OTHER_KEY, World, files, world
+from .stepping import KEY, LINE, OTHER_KEY, World, files, records, world
 
 __all__ = ("world",)
 
@@ -20,9 +23,9 @@ def test_a_torn_end_is_a_step_that_never_returned(world: World) -> None:
     cut = world.cut()
     first = world.step(1)
     (path,) = files(world)
-    before = path.stat().st_size
+    before = len(records(path))
     second = world.step(2)
-    whole = path.read_bytes()
+    whole = records(path)
     for length in [*range(before, len(whole), 7), len(whole) - 1]:
         path.write_bytes(whole[:length])
         called = len(world.called)
@@ -42,7 +45,7 @@ def test_damage_before_what_is_whole_stops_all(world: World) -> None:
     for number in range(3):
         world.step(number)
     (path,) = files(world)
-    whole = path.read_bytes()
+    whole = records(path)
     start = len(whole) * 2 // 3
     for at in range(0, start, 5):
         path.write_bytes(whole[:at] + bytes((whole[at] ^ 1,)) + whole[at + 1 :])
@@ -89,6 +92,66 @@ def test_what_a_zombie_writes_is_never_taken(world: World) -> None:
     world.crash(cut)
     world.step(1)
     assert world.step(2) == returned
+
+
+def test_room_is_written_ahead_and_given_back(world: World) -> None:
+    world.step(1)
+    (path,) = files(world)
+    assert path.stat().st_size > len(records(path)) + 10_000
+    sizes = {path.stat().st_size for number in range(400) if world.step(number)}
+    # It grew seldom, and by more each time.
+    assert len(sizes) in (2, 3) and max(sizes) > 2.5 * min(sizes)
+    world.cut()
+    assert path.stat().st_size == len(records(path))
+
+
+@pytest.mark.parametrize("rest", [b"", bytes(1), bytes(5000)])
+def test_whoever_is_killed_leaves_room(world: World, rest: bytes) -> None:
+    cut = world.cut()
+    said = [world.step(number) for number in range(3)]
+    (path,) = files(world)
+    path.write_bytes(records(path) + rest)
+    world.crash(cut)
+    assert [world.step(number) for number in range(3)] == said
+    assert len(world.called) == 3
+
+
+def test_a_zombie_writes_in_the_room_that_it_has(world: World) -> None:
+    """Its file begins before the cut, so it is not read when the new epoch begins, and read later."""
+    older = world.cut()
+    world.step(1)
+    steps, desk = world.steps, world.desk
+    # Another process takes the cut, so that this one keeps its file open.
+    world.process()
+    newer = world.cut()
+    world.crash(newer)
+    mine = world.step(2)
+    desk.steps = steps
+    undo = bound_port(desk, thread_only=True)
+    theirs = Log(list(world.log)[:1])
+    assert theirs.step(world.ask, 2) != mine
+    undo()
+    world.crash(older)
+    world.step(1)
+    assert world.step(2) == mine
+
+
+def test_a_record_fits_where_room_does_not(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    cut = world.cut()
+    true = step_files.write_all
+
+    def full(file: int, content: bytes, at: int) -> None:
+        if len(content) > 10_000:
+            true(file, content[:7], at)
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        true(file, content, at)
+
+    monkeypatch.setattr(step_files, "write_all", full)
+    said = [world.step(number) for number in range(3)]
+    (path,) = files(world)
+    assert path.read_bytes() == records(path)
+    world.crash(cut)
+    assert [world.step(number) for number in range(3)] == said
 
 
 def test_a_forged_file_is_not_loaded(world: World) -> None:

@@ -108,11 +108,12 @@ class _deadly:
     def __enter__(self) -> None:
         effects, number, (write, sync) = self.effects, self.number, self.true
 
-        def write_all(file: int, content: bytes) -> None:
+        def write_all(file: int, content: bytes, at: int) -> None:
             if effects.dies_here("half written", number):
-                write(file, content[: len(content) // 2])
+                # Of the record; behind it there may be room.
+                write(file, content[: len(content.rstrip(b"\0")) // 2], at)
                 effects.die()
-            write(file, content)
+            write(file, content, at)
             effects.at("written", number)
 
         def synced(file: int) -> None:

@@ -144,8 +144,6 @@ class Hollow(Loader):
 
     # A placeholder has what the image says, whatever a class would make of it.
     settles = False
-
-    settles = False
     # Of placeholders several may be equal that were not, and the other way round.
     is_strict = False
 

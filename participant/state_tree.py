@@ -91,8 +91,7 @@ class _Walk:
         elif isinstance(value, Mapping) and not isinstance(value, Placeholder):
             node["length"] = len(value)
             self._pairs(node, value.items(), len(value), depth)
-            if not isinstance(value, Container):
-                self._attributes(node, value, depth)
+            self._attributes(node, value, depth)
         elif isinstance(value, (Sequence, Set, deque)):
             node["length"] = len(value)
             self._several(node, "items", _in_order(value), len(value), depth)
@@ -126,6 +125,9 @@ class _Walk:
         self._named(node, named, depth)
 
     def _attributes(self, node: dict[str, Any], value: Any, depth: int) -> None:
+        if isinstance(value, Container):
+            # What it holds is its content; the rest is for captures.
+            return
         held, slots = attributes_of(value)
         self._named(node, {**{str(name): item for name, item in held.items()}, **slots}, depth)
 

@@ -17,7 +17,7 @@ import msgpack
 import numpy as np
 import pytest
 
-from cutline import Map
+from cutline import Log, Map
 from cutline.errors import CannotRestore
 from cutline.participant.at_rest import Absent
 from cutline.participant.capture import Capturer
@@ -186,6 +186,15 @@ def test_a_map_is_shown_with_its_entries() -> None:
     images.put(capturer.capture(state, number=2, against=1), 1)
     again, _ = shown_state(*images.images[2], participant="p", live=LIVE)
     assert list(again.seen.values()) == [2]
+
+
+def test_a_log_is_shown_with_its_values() -> None:
+    inner: Log[Any] = Log([Kind.ONE, [2]])
+    (seen,) = tree(Open(seen=Log([1, inner, inner])))["attributes"].values()
+    assert (seen["type"], seen["length"]) == ("cutline.participant.log:Log", 3) and "attributes" not in seen
+    assert [each["type"].rpartition(":")[2] for each in seen["items"]] == ["int", "Log", "Log"]
+    assert seen["items"][1]["length"] == 2 and seen["items"][2]["same_as"] == seen["items"][1]["id"]
+
 
 
 class Kind(enum.Enum):

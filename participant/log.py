@@ -105,7 +105,8 @@ class Log(LogReading[T], Container, MutableSequence[T]):
         In a handler: after a crash the handler runs again, and where it comes to the same step, by the same
         function with the same arguments and the same content of the log before it, the result of the first
         time is appended and returned and the function is not called. A checkpoint is not waited for. What
-        the function looks at beside the log should be among its arguments; the log itself may be. If it
+        the function looks at beside the log should be among its arguments; the log itself may be. The object
+        of a bound method is none of them: say which model is asked by an argument too. If the function
         raises, nothing is appended. Outside of a handler (in a unit test) the result is just appended.
 
         Raises:

@@ -185,17 +185,27 @@ def test_everything_where_somebody_runs(monkeypatch: pytest.MonkeyPatch) -> None
         thread.join()
 
 
-def test_who_runs() -> None:
-    over, ours = threading.Event(), threading.Thread(target=lambda: over.wait(), name="cutline-test")
-    others = threading.Thread(target=lambda: over.wait())
-    before = others_run()
-    ours.start()
+@pytest.mark.parametrize("others", [False, True])
+def test_who_runs(others: bool) -> None:
+    """Threads of the program, and those in which functions of effects run, are others."""
+    over = threading.Event()
+
+    def start(name: str) -> threading.Thread:
+        thread = threading.Thread(target=over.wait, name=name)
+        thread.start()
+        return thread
+
+    names = ["Thread-7 (work)", "cutline-effect-1", "cutline-effect-loop"] if others else []
+    before, threads = others_run(), [start("cutline-persist-p"), start("Thread-1 (_poll_wrapper)")]
     try:
         assert others_run() == before
-        others.start()
-        assert others_run()
+        for name in names:
+            threads.append(start(name))
+            assert others_run()
+            over.set()
+            threads[-1].join()
+            over.clear()
     finally:
         over.set()
-        ours.join()
-        if others.ident:
-            others.join()
+        for thread in threads:
+            thread.join()

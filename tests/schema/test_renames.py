@@ -9,24 +9,11 @@ import pytest
 
 import cutline
 from cutline.errors import CannotCapture, ClassMissing, Misuse, SchemaMismatch
-from cutline.participant.capture import Capturer, check_capturable
+from cutline.participant.capture import check_capturable
 from cutline.participant.renames import RENAMES
-from tests.participant.images import Images, through_message
+from tests.participant.images import through_message
 from tests.schema.conftest import Define
-
-
-class Holder:
-    """A participant."""
-
-    def __init__(self, **attributes: Any) -> None:
-        vars(self).update(attributes)
-
-
-def saved(instance: object) -> Images:
-    images = Images()
-    images.put(Capturer("p").capture(instance, number=1, against=None), None)
-    return images
-
+from tests.schema.saving import Holder, saved
 
 OLD = "class Order:\n  class Line: pass\n  def __init__(self): self.n = 1\ndef price(): pass"
 
@@ -124,7 +111,7 @@ def test_python_and_installed_packages_may_move_their_own(monkeypatch: pytest.Mo
         ("shop:A", "shop:A", "in a circle"),
         ("shop:known", "shop:A", "it is shop:B already"),
         ("shop:B", "shop:known", "in a circle"),
-        ("tests.schema.test_renames:Holder", "shop:A", "is still there"),
+        ("tests.schema.saving:Holder", "shop:A", "is still there"),
         ("shop:A", lambda: None, "is local"),
         (Holder, Holder, "is a text"),
     ],

@@ -13,21 +13,8 @@ import cutline
 from cutline.errors import CannotRestore, SchemaMismatch
 from cutline.participant.capture import Capturer
 from cutline.participant.pickling import dumps, loads
-from tests.participant.images import Images
 from tests.schema.conftest import Define
-
-
-class Holder:
-    """A participant."""
-
-    def __init__(self, **attributes: Any) -> None:
-        vars(self).update(attributes)
-
-
-def saved(instance: object) -> Images:
-    images = Images()
-    images.put(Capturer("p").capture(instance, number=1, against=None), None)
-    return images
+from tests.schema.saving import Holder, saved
 
 
 def filled(kind: Any, **attributes: Any) -> Any:

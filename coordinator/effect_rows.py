@@ -101,16 +101,21 @@ def forgotten(
     """
     fresh: list[tuple[str, int]] = []
     gone: list[EffectRow] = []
+    kept: set[str] = set()
     for row in rows:
         said = done.get(Member(row.participant, row.birth))
         since = row.done
         if since is None and said is not None and row.number < said[1] and row.number not in said[2]:
             since = said[0]
             fresh.append((row.key, since))
-        if since is None or any(row.since <= cut < since for cut in cuts):
-            continue
-        own_key = row.key.startswith("u:")
-        if not own_key or now - (row.decided_at or row.claimed_at) > KEY_SECONDS:
+        # After a loss of that cut the request may be pending again.
+        pending = said is not None and row.number in said[2]
+        known = row.key.startswith("u:") and now - (row.decided_at or row.claimed_at) <= KEY_SECONDS
+        if since is None or pending or known or any(row.since <= cut < since for cut in cuts):
+            kept.add(row.key)
+        else:
             gone.append(row)
+    # All attempts under a key go together, or none.
+    gone = [row for row in gone if row.key not in kept]
     lost = {row.key for row in gone}
     return [each for each in dict.fromkeys(fresh) if each[0] not in lost], gone

@@ -53,7 +53,8 @@ class Effects:
         self.claims: dict[tuple[str, str], tuple[Seat, Claim]] = {}
         self.waiting: dict[tuple[str, str], tuple[Seat, Claim]] = {}
         self.blocked: dict[tuple[str, str], tuple[Seat, Claim]] = {}
-        self.endings: dict[tuple[str, int], tuple[Seat, Ending]] = {}
+        # By participant, key and attempt: requests of several may have one key.
+        self.endings: dict[tuple[str, str, int], tuple[Seat, Ending]] = {}
         self.unknown: dict[str, str] = {}
         # Whether claims will follow on the next commit, and what waits for them.
         self.is_awaited = False
@@ -94,7 +95,7 @@ class Effects:
         launch = "" if doc["by"] else seat.launch
         blob = None if doc["blob"] is None else (doc["blob"][0], doc["blob"][1], doc["blob"][2])
         ending = Ending(doc["key"], doc["attempt"], launch, doc["state"], doc["answer"], blob, doc["by"])
-        self.endings[ending.key, ending.attempt] = seat, ending
+        self.endings[seat.member.name, ending.key, ending.attempt] = seat, ending
 
     def _claim(self, seat: Seat, doc: dict[str, Any]) -> None:
         claim = Claim(
@@ -255,16 +256,15 @@ class Effects:
         c = self.c
         if row.launch in self.ended:
             return True
-        if row.deadline is not None and c.wall() > row.deadline + MARGIN:
-            return True
         pid, started = int(row.executor["pid"]), float(row.executor["started"])
-        if row.executor["machine"] != machine_id():
-            return False
-        if not process_alive(pid, started):
-            return True
-        if isinstance(c.launcher, ProcessLauncher) and c.roster.by_launch(row.launch) is None:
-            c.launcher.end(Seat(Member(row.participant, row.birth), "", pid=pid, started=started))
-        return False
+        if row.executor["machine"] == machine_id():
+            if not process_alive(pid, started):
+                return True
+            if isinstance(c.launcher, ProcessLauncher) and c.roster.by_launch(row.launch) is None:
+                # Whatever the deadline says: a stopped one would call when it is woken.
+                c.launcher.end(Seat(Member(row.participant, row.birth), "", pid=pid, started=started))
+                return False
+        return row.deadline is not None and c.wall() > row.deadline + MARGIN
 
     # -- rows that nobody needs any more -----------------------------------------------------------
 
@@ -277,7 +277,8 @@ class Effects:
             rows = c.catalog.effects(c.lineage)
             # A fork without a whole cut of its own goes back to where it forked off.
             origin = [] if c.origin is None else [c.origin[1]]
-            cuts = [*origin, *(row.checkpoint for row in c._rows("committed"))]
+            # An older one than the newest committed may yet be committed.
+            cuts = [*origin, *(row.checkpoint for row in c._rows("begun", "committed"))]
             done, gone = forgotten(rows, self.done, cuts, c.wall())
             if not done and not gone:
                 return

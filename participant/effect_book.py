@@ -17,10 +17,13 @@ from typing import Literal, NamedTuple
 
 from .effect_request import HALT, RETRY, EffectRequest
 
-__all__ = ("Act", "Book", "Entry", "POOL")
+__all__ = ("ASK_AGAIN", "Act", "Book", "Entry", "POOL")
 
 # Effects of a participant that are claimed or run at once.
 POOL = 16
+# Seconds after which a checkpoint is asked for again: of one that was aborted before it was captured here,
+# nobody here hears.
+ASK_AGAIN = 1.0
 
 Phase = Literal["asked", "due", "claiming", "running", "judging", "recording", "halting"]
 BUSY = ("claiming", "running", "judging", "recording")
@@ -72,7 +75,8 @@ class Book:
         self.entries: dict[str, Entry] = {}
         # For each undecided capture, the number that the next request had.
         self.captures: dict[int, int] = {}
-        self.has_asked = False
+        # When a checkpoint was asked for; None: that is not known to be under way.
+        self.asked_at: float | None = None
         # Of this process, whatever is rolled back: the newest attempt that was begun, by key; outcomes that
         # are not confirmed; calls under way.
         self.begun: dict[str, int] = {}
@@ -112,38 +116,41 @@ class Book:
         """A checkpoint that was captured here is decided."""
         below = self.captures.pop(checkpoint, 0)
         if not committed:
-            self.has_asked = False
+            self.asked_at = None
             return
         for entry in self.entries.values():
             if entry.phase == "asked" and entry.numbers[0] < below:
                 entry.checkpoint = checkpoint
                 self._ready(entry)
 
-    def wants_cut(self) -> bool:
+    def wants_cut(self, now: float) -> bool:
         """Whether to ask for a checkpoint now: something was asked for that no undecided capture holds."""
         held = max(self.captures.values(), default=0)
         waits = any(e.phase == "asked" and e.numbers[0] >= held for e in self.entries.values())
         if not waits:
-            self.has_asked = False
-        elif not self.has_asked:
-            self.has_asked = True
+            self.asked_at = None
+        elif self.asked_at is None or now - self.asked_at >= ASK_AGAIN:
+            self.asked_at = now
             return True
         return False
 
-    def restored(self, requests: Iterable[EffectRequest], checkpoint: int) -> None:
-        """The state of a committed cut is there, with these requests in it."""
+    def restored(self, requests: Iterable[EffectRequest], checkpoint: int) -> list[EffectRequest]:
+        """The state of a committed cut is there, with these requests in it.
+
+        Returns those whose key belongs to another one of them.
+        """
         self.entries.clear()
         self.captures.clear()
-        self.has_asked = False
-        for request in requests:
-            self.ask(request)
+        self.asked_at = None
+        refused = [request for request in requests if not self.ask(request)]
         for entry in self.entries.values():
             entry.checkpoint = checkpoint
             self._ready(entry)
+        return refused
 
     def reconnected(self) -> list[Act]:
         """What was said to a coordinator may be lost: what is to be said again, besides outcomes."""
-        self.has_asked = False
+        self.asked_at = None
         acts = []
         for key, entry in self.entries.items():
             if entry.phase == "claiming":
@@ -203,7 +210,8 @@ class Book:
         """The reconcile function has answered; no outcome: it surely has not happened."""
         entry = self.entries.get(key)
         if outcome is not None:
-            self.outcomes[key, attempt] = outcome
+            # What the call itself has said by now goes first.
+            self.outcomes.setdefault((key, attempt), outcome)
         if entry is None or entry.phase != "judging" or entry.attempt != attempt:
             return None
         if outcome is not None:

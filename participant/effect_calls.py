@@ -66,12 +66,13 @@ class Storage:
 
     def raised(self, function: str, number: int, error: BaseException, *, again: bool) -> Outcome:
         """It has raised this."""
-        if not isinstance(error, Exception):
-            error = RemoteError(f"effect {function} ended with {type(error).__name__}: {error}")
         state = "again" if again else "error"
         try:
+            if not isinstance(error, Exception):
+                error = RemoteError(f"effect {function} ended with {type(error).__name__}: {error}")
             return self._stored(state, number, pack_error(error, participant=self.participant), "")
-        except StorageError as failure:
+        except Exception as failure:
+            # Whatever it is (its own `__str__` may raise): the call is over, and that must be known.
             text = f"effect {function} raised {type(error).__name__}, which cannot be stored: {failure}"
             return Outcome(state, _bytes(pack_error(RemoteError(text), participant=self.participant)))
 

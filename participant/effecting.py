@@ -14,7 +14,7 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -73,16 +73,19 @@ class Effecting(Runner):
     def be_restored(self, ref: ImageRef, epoch: int, checkpoint: int, floor: int) -> None:
         super().be_restored(ref, epoch, checkpoint, floor)
         effects = self.desk.effects
-        self.desk.fresh_effects.clear()
         for number, request in effects.items():
             # In a fork: what it does is not what its origin did.
             effects[number] = rekeyed(request, self.setup.run, self.me)
-        self._mark_since(checkpoint)
-        self.book.restored(effects.values(), checkpoint)
+        # A suspended handler that was run again, and did more than the first time, has asked for something
+        # that no cut holds.
+        fresh = {request.number for request in self.desk.fresh_effects}
+        self._mark_since(checkpoint, fresh)
+        held = [request for number, request in effects.items() if number not in fresh]
+        self.desk.fresh_effects[:0] = self.book.restored(held, checkpoint)
 
-    def _mark_since(self, checkpoint: int) -> None:
+    def _mark_since(self, checkpoint: int, fresh: Collection[int] = ()) -> None:
         for number, request in self.desk.effects.items():
-            if not request.since:
+            if not request.since and number not in fresh:
                 self.desk.effects[number] = dataclasses.replace(request, since=checkpoint)
 
     def captured(self, checkpoint: int) -> None:
@@ -127,7 +130,7 @@ class Effecting(Runner):
         if not self.book.entries:
             return
         now = self.now()
-        if self.book.wants_cut():
+        if self.book.wants_cut(now):
             self.liaison.say("effect_cut")
         self._perform_acts([*self.book.overdue(now), *self.book.start(now)])
         while self.outcomes and not self.tainted and not self.outbox.stalled:

@@ -172,6 +172,7 @@ def takes(rows: Sequence[EffectRow], ending: Ending) -> EffectRow | None:
     row = next((row for row in rows if row.attempt == ending.attempt), None)
     if row is None or (ending.launch and ending.launch != row.launch):
         return None
-    if row.state == "" or (row.state == "unknown" and ending.state in FINAL):
+    if row.state == "" or (row.state in ("unknown", "skipped") and ending.state in FINAL):
+        # The call knows better than a policy, or a person who has said that it was not made.
         return row
     return None

@@ -131,6 +131,24 @@ def test_the_kernel_or_the_deadline_says_so_too(city: City) -> None:
     assert verdict(city, "b") == ("unknown", 1)
 
 
+def test_a_stopped_process_of_this_machine_is_ended_whatever_its_deadline(
+    city: City, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended: list[int] = []
+    monkeypatch.setattr(module, "ProcessLauncher", type(city.pad))
+    monkeypatch.setattr(city.pad, "end", lambda seat: ended.append(seat.pid))
+    claim(city, timeout=5.0)
+    # No seat knows that process any more.
+    city.c.roster.seats["a"].launch = "another"
+    city.step(60.0)
+    city.lines["a"].heard.clear()
+    claim(city)
+    assert silence(city) and ended == [os.getpid()]
+    monkeypatch.setattr(module, "process_alive", lambda *_process: False)
+    city.step(module.POLL)
+    assert verdict(city) == ("unknown", 1)
+
+
 def test_a_coordinator_that_takes_over_gives_the_lost_answer_again(city: City, tmp_path: Path) -> None:
     claim(city)
     city.store.catalog.release_lease(city.lease)
@@ -158,6 +176,20 @@ def test_a_catalog_that_does_not_answer_is_asked_again(city: City, monkeypatch: 
         assert silence(city)
     city.step(module.POLL)
     assert verdict(city) == ("granted", 1)
+
+
+def test_all_who_speak_of_one_attempt_are_answered(city: City, monkeypatch: pytest.MonkeyPatch) -> None:
+    def away(*_given: Any) -> Any:
+        raise StorageError("away")
+
+    claim(city, key="u:k")
+    with monkeypatch.context() as patch:
+        patch.setattr(city.c.catalog, "journal", away)
+        ending(city, key="u:k")
+        # It has asked the world, because the other one's deadline had passed.
+        ending(city, "b", key="u:k", by="reconcile")
+    city.step(module.POLL)
+    assert [city.lines[who].last("effect_confirmed")["final"] for who in "ab"] == [1, 1]
 
 
 def test_what_nobody_knows_halts_and_then_nothing_is_granted(city: City) -> None:
@@ -214,3 +246,18 @@ def test_rows_go_when_no_cut_can_ask_for_them(city: City) -> None:
     city.step(module.TIDY)
     city.step(module.TIDY)
     assert city.store.catalog.effects(city.lineage) == []
+
+
+def test_rows_stay_for_an_older_checkpoint_that_may_yet_be_committed(city: City) -> None:
+    city.request(98)
+    older = city.c.newest
+    claim(city, since=older)
+    ending(city)
+    last = city.cut("driver", "a", "b")
+    assert last == older + 1 and older in city.c.open
+    city.say("a", "effect_done", checkpoint=last, below=2, pending=[])
+    city.step(module.TIDY)
+    assert states(city) == ["done"]
+    city.prepare(older, "driver", "a", "b")
+    city.step(module.TIDY)
+    assert states(city) == ["done"]

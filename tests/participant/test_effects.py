@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import SimpleNamespace
 from typing import Any
 
 import msgpack
@@ -13,9 +14,14 @@ import pytest
 import cutline
 from cutline.errors import CannotCapture, Misuse, UnknownMethod
 from cutline.participant.desk_image import desk_to_doc, load_desk, rerun
-from cutline.participant.effect_book import Act, Book, Outcome
+from cutline.participant.effect_book import ASK_AGAIN, Act, Book, Outcome
+from cutline.participant.effect_calls import Storage, read_answer
 from cutline.participant.effect_request import EffectRequest, bound_to, rekeyed
+from cutline.participant.effecting import Effecting
 from cutline.participant.handle import bound_port
+from cutline.participant.messages import unpack_error
+from cutline.participant.runner import Runner
+from cutline.storage import MemoryBlobs
 from tests.participant.desks import ME, Bench
 
 
@@ -41,6 +47,9 @@ class Payer:
 
     def sync(self, amount: int, **options: Any) -> None:
         cutline.effect(pay, "ann", amount, **options).then(self.on_paid, error=self.on_paid)
+
+    def keyed(self, amount: int, key: str) -> None:
+        self.sync(amount, key=key)
 
     async def straight(self) -> int:
         first: int = await cutline.effect(pay, "ann", 1)
@@ -204,13 +213,13 @@ def test_nothing_is_claimed_before_a_cut_with_it_has_committed() -> None:
     book = Book()
     book.captured(1, 1)
     book.ask(asked(1))
-    assert book.wants_cut() and not book.wants_cut()
+    assert book.wants_cut(0.0) and not book.wants_cut(0.5)
     book.settled(1, True)
     assert list(book.start(0.0)) == []
     book.captured(2, 2)
-    assert not book.wants_cut()
+    assert not book.wants_cut(0.5)
     book.settled(2, False)
-    assert list(book.start(0.0)) == [] and book.wants_cut()
+    assert list(book.start(0.0)) == [] and book.wants_cut(0.5)
     book.captured(3, 2)
     book.settled(3, True)
     assert list(book.start(0.0)) == [Act("claim", "r:k")]
@@ -218,10 +227,77 @@ def test_nothing_is_claimed_before_a_cut_with_it_has_committed() -> None:
     assert list(book.start(0.0)) == []
 
 
+def test_a_checkpoint_that_nobody_hears_of_is_asked_for_again() -> None:
+    book = Book()
+    book.ask(asked(1))
+    # It was begun, and aborted before it was captured here.
+    assert book.wants_cut(1.0) and not book.wants_cut(1.5)
+    assert book.wants_cut(1.0 + ASK_AGAIN) and not book.wants_cut(1.0 + ASK_AGAIN)
+
+
+@contextmanager
+def restoring(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Bench, Effecting]]:
+    """A participant whose desk is as an image left it; the rest of it is missing."""
+    monkeypatch.setattr(Runner, "be_restored", lambda *_given: None)
+    with benched() as bench:
+        runner = object.__new__(Effecting)
+        runner.setup = SimpleNamespace(run="line")  # type: ignore[assignment]
+        runner.me, runner.desk, runner.book = ME, bench.desk, Book()
+        yield bench, runner
+
+
+def test_what_a_run_again_asks_for_besides_waits_for_a_cut_that_holds_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with restoring(monkeypatch) as (bench, runner):
+        bench.tell("sync", 5)
+        (held,) = bench.desk.fresh_effects
+        bench.desk.fresh_effects.clear()
+        bench.tell("sync", 6)
+        runner.be_restored(None, 1, 4, 4)  # type: ignore[arg-type]
+        (besides,) = bench.desk.fresh_effects
+        runner._take_fresh()
+        assert list(runner.book.start(0.0)) == [Act("claim", held.key)]
+        assert runner.book.wants_cut(0.0) and runner.book.entries[besides.key].phase == "asked"
+        assert [request.since for request in bench.desk.effects.values()] == [4, 0]
+
+
+def test_a_request_under_anothers_key_is_refused_after_a_restore_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    with restoring(monkeypatch) as (bench, runner):
+        bench.tell("keyed", 5, "k")
+        bench.tell("keyed", 6, "k")
+        bench.desk.fresh_effects.clear()
+        runner.be_restored(None, 1, 4, 4)  # type: ignore[arg-type]
+        assert [request.arguments for request in bench.desk.fresh_effects] == [["ann", 6]]
+        monkeypatch.setattr(runner, "step_of_answer", bench.desk.answered)
+        runner._take_fresh()
+        bench.desk.drain()
+        (error,) = bench.desk.instance.got  # type: ignore[attr-defined]
+        assert isinstance(error, Misuse) and len(bench.desk.effects) == 1
+
+
+class Mute(Exception):
+    """Neither its text nor itself can be had."""
+
+    def __str__(self) -> str:
+        raise AttributeError("no text")
+
+    def __reduce__(self) -> Any:
+        raise TypeError("not this one")
+
+
+def test_a_call_that_raised_is_over_whatever_it_raised() -> None:
+    storage = Storage(MemoryBlobs(), "ann", ("city", "ann", 1))
+    outcome = storage.raised("m:pay", 1, Mute(), again=False)
+    assert outcome.state == "error"
+    error = unpack_error(read_answer(storage.blobs, outcome.answer, None), participant="ann", live={})
+    assert "m:pay raised Mute" in str(error)
+
+
 def test_a_repeatable_one_does_not_wait() -> None:
     book = Book()
     book.ask(asked(repeatable=True))
-    assert not book.wants_cut()
+    assert not book.wants_cut(0.5)
     assert list(book.start(0.0)) == [Act("claim", "r:k")]
 
 
@@ -278,6 +354,17 @@ def test_what_a_reconcile_function_says() -> None:
     book.unknown("r:k", 2)
     assert book.judged("r:k", 2, Outcome("done", b"x"), 0.0) is None
     assert book.entries["r:k"].phase == "recording" and ("r:k", 2) in book.outcomes
+
+
+def test_what_the_call_itself_says_goes_before_its_reconcile_function() -> None:
+    book = committed(asked(on_unknown="m:look", timeout=1.0))
+    list(book.start(0.0))
+    book.granted("r:k", 1, 0, 0.0)
+    assert list(book.overdue(1.0)) == [Act("reconcile", "r:k", 1)]
+    own = Outcome("done", b"own")
+    book.returned("r:k", 1, own)
+    book.judged("r:k", 1, Outcome("done", b"looked up", None, "reconcile"), 2.0)
+    assert book.outcomes == {("r:k", 1): own}
 
 
 def test_a_reconcile_function_that_does_not_help_halts_and_a_new_coordinator_hears_of_it() -> None:

@@ -84,6 +84,8 @@ def test_what_a_claim_is_answered(
         pytest.param([row(1, "unknown"), row(2)], Ending("r:k", 1, "old", "done"), 1, id="a late one"),
         pytest.param([row(1, "unknown"), row(2)], Ending("r:k", 1, "old", "again"), 0, id="late, it raised"),
         pytest.param([row(1, "unknown"), row(2, "done")], Ending("r:k", 1, "old", "done"), 0, id="too late"),
+        pytest.param([row(1, "skipped")], Ending("r:k", 1, "old", "done"), 1, id="a person was wrong"),
+        pytest.param([row(1, "skipped")], Ending("r:k", 1, "old", "again"), 0, id="a person, raised"),
         pytest.param([], Ending("r:k", 1, "old", "done"), 0, id="of no claim"),
     ],
 )
@@ -237,6 +239,13 @@ def test_rows_go_when_no_cut_can_ask_for_them() -> None:
     # Checkpoint 2 has it pending yet.
     assert forgotten([done], told, [2, 5], 9.0) == ([("r:k", 5)], [])
     assert forgotten([done], told, [5, 6], 9.0) == ([], [done])
+    # The checkpoint that had it is lost, and the request is pending again in a newer one.
+    again = {ann: (6, 4, frozenset({3}))}
+    assert forgotten([row(1, "done", since=2, done=5)], again, [6], 9.0) == ([], [])
     own = row(1, "done", key="u:k", since=2, decided_at=1.0, done=5)
     assert forgotten([own], {}, [6], 9.0) == ([], [])
     assert forgotten([own], {}, [6], KEY_SECONDS + 9.0) == ([], [own])
+    # All attempts go together.
+    first = row(1, "unknown", key="u:k", since=2, done=5)
+    late = row(2, "done", key="u:k", since=2, decided_at=KEY_SECONDS, done=5)
+    assert forgotten([first, late], {}, [6], KEY_SECONDS + 9.0) == ([], [])

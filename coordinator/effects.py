@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from cutline.barrier import Member
-from cutline.errors import Fenced, Misuse, StorageError
+from cutline.errors import Corrupt, Fenced, Misuse, StorageError
 from cutline.participant.effect_calls import unknown_error
 from cutline.participant.messages import pack_error
 from cutline.participant.places import machine_id
@@ -209,6 +209,13 @@ class Effects:
             )
         except Fenced as error:
             c.ended = f"fenced: {error}"
+            return
+        except Corrupt as error:
+            # What became of one cannot be read, and no other is written in a round with it: asking again
+            # would keep all of them waiting for ever.
+            self.again_at = now + POLL
+            if c.halted is None:
+                c.halt(f"{error}.", pack_error(error, participant="coordinator"))
             return
         except StorageError as error:
             c.notice("catalog_unreachable", text=str(error))

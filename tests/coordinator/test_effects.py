@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from cutline.coordinator import effects as module
-from cutline.errors import EffectUnknown, StorageError
+from cutline.errors import Corrupt, EffectUnknown, StorageError
 from cutline.participant.messages import unpack_error
 from cutline.participant.places import machine_id
 from cutline.participant.processes import process_started
@@ -190,6 +190,26 @@ def test_all_who_speak_of_one_attempt_are_answered(city: City, monkeypatch: pyte
         ending(city, "b", key="u:k", by="reconcile")
     city.step(module.POLL)
     assert [city.lines[who].last("effect_confirmed")["final"] for who in "ab"] == [1, 1]
+
+
+def test_a_row_that_cannot_be_read_halts_and_what_others_have_done_is_recorded(
+    city: City, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    claim(city, "b", key="r:other")
+    whole = city.c.catalog.journal
+
+    def damaged(lease: Any, lineage: str, endings: Any, claims: Any, *rest: Any) -> Any:
+        if any(each.key == "r:k" for each in (*endings, *claims)):
+            raise Corrupt("effect r:k is damaged")
+        return whole(lease, lineage, endings, claims, *rest)
+
+    monkeypatch.setattr(city.c.catalog, "journal", damaged)
+    claim(city)
+    halt = city.lines["a"].last("halt")
+    assert isinstance(unpack_error(halt["error"], participant="test", live={}), Corrupt) and silence(city)
+    city.step(module.POLL)
+    ending(city, "b", key="r:other")
+    assert states(city) == ["done"]
 
 
 def test_what_nobody_knows_halts_and_then_nothing_is_granted(city: City) -> None:

@@ -56,6 +56,8 @@ class Effects:
         # By participant, key and attempt: requests of several may have one key.
         self.endings: dict[tuple[str, str, int], tuple[Seat, Ending]] = {}
         self.unknown: dict[str, str] = {}
+        # Attempts that only a person can end; the driver was told of them.
+        self.endless: set[tuple[str, int]] = set()
         # Whether claims will follow on the next commit, and what waits for them.
         self.is_awaited = False
         self.put_off: Callable[[], None] | None = None
@@ -238,6 +240,8 @@ class Effects:
     def _answer(self, seat: Seat, claim: Claim, verdict: Verdict) -> None:
         if verdict.kind == "wait":
             self.waiting[claim.participant, claim.key] = seat, claim
+            if verdict.row is not None:
+                self._tell_if_endless(verdict.row)
             return
         if verdict.kind == "stale":
             # A recovery is about to make everybody claim anew.
@@ -257,6 +261,14 @@ class Effects:
             answer=row.answer if row is not None else None,
             blob=row.blob if row is not None else None,
         )
+
+    def _tell_if_endless(self, row: EffectRow) -> None:
+        """Nobody here sees that a process of another machine is gone, or of this one before it was booted."""
+        place = row.key, row.attempt
+        elsewhere = row.executor["machine"] != machine_id() and self.c.roster.by_launch(row.launch) is None
+        if row.deadline is None and elsewhere and place not in self.endless:
+            self.endless.add(place)
+            self.c.notice("effect_waits", participant=row.participant, number=row.number, text=str(row))
 
     def _is_over(self, row: EffectRow) -> bool:
         """Whether an attempt's process can surely not act any more, or its deadline has passed."""

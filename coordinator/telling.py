@@ -48,6 +48,12 @@ def lines_about(doc: Mapping[str, Any]) -> Iterator[str]:
             f"effects of {doc['participant']} ({doc['function']}) are blocked, because this lineage is a "
             "fork: `cutline effects --allow` lets them run"
         )
+    elif what == "effect_waits":
+        yield (
+            f"effect {doc['text']} was begun by a process of another machine, or before this one was booted, "
+            "and nobody can see from here whether that process is gone. It has no timeout, so it waits: look "
+            f"at the world, then say it with `cutline effects --resolve {doc['participant']}#{doc['number']}`"
+        )
     elif what == "damaged":
         yield f"passed over: {doc['text']}"
     elif what == "aborted":

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from cutline.coordinator import effects as module
+from cutline.coordinator.telling import lines_about
 from cutline.errors import Corrupt, EffectUnknown, StorageError
 from cutline.participant.messages import unpack_error
 from cutline.participant.places import machine_id
@@ -129,6 +130,24 @@ def test_the_kernel_or_the_deadline_says_so_too(city: City) -> None:
     assert silence(city, "b")
     city.step(5.0 + module.MARGIN + module.POLL)
     assert verdict(city, "b") == ("unknown", 1)
+
+
+def test_what_only_a_person_can_end_is_told_once(city: City) -> None:
+    claim(city, executor={**ALIVE, "machine": "elsewhere"})
+    claim(city, "b")
+    kinds = [doc["what"] for doc in city.lines["driver"].heard if doc["kind"] == "notice"]
+    assert "effect_waits" not in kinds
+    # The seat has another process now, and nothing says what became of the older one.
+    city.c.roster.seats["a"].launch = "another"
+    city.step(60.0)
+    city.step(60.0)
+    told = [doc for doc in city.lines["driver"].heard if doc.get("what") == "effect_waits"]
+    assert len(told) == 1 and silence(city, "b")
+    (line,) = lines_about(told[0])
+    assert "a#1 m:pay (attempt 1)" in line and line.endswith("--resolve a#1`")
+    city.call_on("person", "resolve_effect", effect="a#1")
+    city.step(module.POLL)
+    assert verdict(city, "b") == ("granted", 2)
 
 
 def test_a_stopped_process_of_this_machine_is_ended_whatever_its_deadline(

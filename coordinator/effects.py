@@ -185,8 +185,11 @@ class Effects:
             self.look_at = now + POLL
             self.claims.update(self.waiting)
             self.waiting.clear()
-        if (self.endings or (self.claims and not held)) and now >= self.again_at:
-            self._write(now, [] if held else list(self.claims.values()))
+        # Who is being ended, to be moved, claims anew where it comes up; its call would be cut off.
+        ending = self.c.mover.ending
+        claims = [] if held else [each for each in self.claims.values() if each[1].launch not in ending]
+        if (self.endings or claims) and now >= self.again_at:
+            self._write(now, claims)
         if self.put_off is not None and (not self.is_awaited or now >= self.put_off_until):
             work, self.put_off, self.is_awaited = self.put_off, None, False
             work()

@@ -257,6 +257,18 @@ def test_a_rest_waits_for_calls_and_grants_nothing(city: City) -> None:
     assert verdict(city, "b") == ("granted", 1)
 
 
+def test_nothing_is_granted_to_who_is_being_moved(city: City) -> None:
+    launch = city.c.roster.seats["a"].launch
+    city.c.mover.ending[launch] = None
+    claim(city)
+    claim(city, "b", key="r:other")
+    assert silence(city) and verdict(city, "b") == ("granted", 1)
+    assert [row.key for row in city.store.catalog.effects(city.lineage)] == ["r:other"]
+    del city.c.mover.ending[launch]
+    city.step()
+    assert verdict(city) == ("granted", 1)
+
+
 def test_a_forks_effects_are_blocked_and_can_be_allowed(city: City, tmp_path: Path) -> None:
     fork = city.store.catalog.create_lineage(city.lease, (city.lineage, city.c.committed))
     city.store.catalog.release_lease(city.lease)

@@ -184,26 +184,27 @@ class Book:
         self.calls[key, attempt] = entry.until
         return Act("call", key, attempt)
 
-    def unknown(self, key: str, attempt: int) -> Act | None:
+    def unknown(self, key: str, attempt: int, now: float) -> Act | None:
         """An attempt of a process that is gone has no outcome."""
         entry = self.entries.get(key)
         if entry is None or entry.phase != "claiming":
             return None
-        return self._judge(entry, attempt)
+        return self._judge(entry, attempt, now)
 
-    def _judge(self, entry: Entry, attempt: int) -> Act:
+    def _judge(self, entry: Entry, attempt: int, now: float) -> Act:
         key, policy = entry.request.key, entry.request.on_unknown
         entry.until = None
         if entry.request.repeatable or policy == RETRY:
-            return self._claim_after(entry, attempt)
+            return self._claim_after(entry, attempt, now)
         if policy == HALT:
             entry.phase, entry.attempt = "halting", attempt
             return Act("halt", key, attempt)
         entry.phase, entry.attempt = "judging", attempt
         return Act("reconcile", key, attempt)
 
-    def _claim_after(self, entry: Entry, attempt: int) -> Act:
-        entry.phase, entry.after = "claiming", attempt
+    def _claim_after(self, entry: Entry, attempt: int, now: float) -> Act:
+        # The time to begin is that of the new attempt.
+        entry.phase, entry.after, entry.claimed_at = "claiming", attempt, now
         return Act("claim", entry.request.key, attempt)
 
     def judged(self, key: str, attempt: int, outcome: Outcome | None, now: float) -> Act | None:
@@ -222,7 +223,7 @@ class Book:
             assert entry.request.timeout is not None
             entry.phase, entry.until = "running", now + entry.request.timeout
             return None
-        return self._claim_after(entry, attempt)
+        return self._claim_after(entry, attempt, now)
 
     def given_up(self, key: str, attempt: int, trouble: str) -> Act | None:
         """The reconcile function does not say anything that helps."""
@@ -266,7 +267,7 @@ class Book:
         """Attempts that have taken too long: unknown, not failed."""
         for entry in list(self.entries.values()):
             if entry.until is not None and now >= entry.until and entry.phase == "running":
-                yield self._judge(entry, entry.attempt)
+                yield self._judge(entry, entry.attempt, now)
 
     @property
     def next_due(self) -> float | None:

@@ -322,7 +322,7 @@ class Effecting(Runner):
         elif verdict == "granted":
             self._perform_acts([self.book.granted(key, attempt, doc["raised"], self.now())])
         elif verdict == "unknown":
-            self._perform_acts([self.book.unknown(key, attempt)])
+            self._perform_acts([self.book.unknown(key, attempt, self.now())])
         else:
             self._key_is_taken(key)
 

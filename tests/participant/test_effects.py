@@ -341,17 +341,17 @@ def test_what_this_process_has_begun_it_does_not_begin_again_after_a_rollback() 
 def test_the_policy_of_what_nobody_knows(policy: str, act: Act, phase: str) -> None:
     book = committed(asked(on_unknown=policy))
     list(book.start(0.0))
-    assert book.unknown("r:k", 4) == act
+    assert book.unknown("r:k", 4, 0.0) == act
     assert book.entries["r:k"].phase == phase
 
 
 def test_what_a_reconcile_function_says() -> None:
     book = committed(asked(on_unknown="m:look"))
     list(book.start(0.0))
-    book.unknown("r:k", 1)
+    book.unknown("r:k", 1, 0.0)
     assert book.judged("r:k", 1, None, 0.0) == Act("claim", "r:k", 1)
     assert book.reconnected() == [Act("claim", "r:k", 1)]
-    book.unknown("r:k", 2)
+    book.unknown("r:k", 2, 0.0)
     assert book.judged("r:k", 2, Outcome("done", b"x"), 0.0) is None
     assert book.entries["r:k"].phase == "recording" and ("r:k", 2) in book.outcomes
 
@@ -370,7 +370,7 @@ def test_what_the_call_itself_says_goes_before_its_reconcile_function() -> None:
 def test_a_reconcile_function_that_does_not_help_halts_and_a_new_coordinator_hears_of_it() -> None:
     book = committed(asked(on_unknown="m:look"))
     list(book.start(0.0))
-    book.unknown("r:k", 3)
+    book.unknown("r:k", 3, 0.0)
     assert book.given_up("r:k", 3, "it raised") == Act("halt", "r:k", 3)
     assert book.reconnected() == [Act("halt", "r:k", 3)] and book.entries["r:k"].trouble == "it raised"
 
@@ -386,6 +386,15 @@ def test_one_that_takes_too_long_is_unknown_and_its_late_outcome_counts() -> Non
     assert book.next_due == 4.5
     book.returned("r:k", 1, Outcome("done", b"x"))
     assert book.entries["r:k"].phase == "recording" and book.next_due is None
+
+
+def test_the_attempt_after_one_that_took_too_long_has_its_own_time_to_begin() -> None:
+    book = committed(asked(timeout=30.0))
+    list(book.start(0.0))
+    book.granted("r:k", 1, 0, 0.0)
+    # Counted from the first claim it would never begin, and be claimed again and again.
+    assert list(book.overdue(30.0)) == [Act("claim", "r:k", 1)]
+    assert book.entries["r:k"].claimed_at == 30.0
 
 
 def test_no_more_run_at_once_than_there_is_room_for() -> None:

@@ -13,12 +13,10 @@ PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check
 .PHONY: test-retention test-effects test-schema test-crash fuzz-format simulate simulate-mutants simulate-scale
 .DEFAULT_GOAL := test
 
-# Modules in so many processes at once; the tests wait more than they compute. JOBS=0: one after the other.
-JOBS := 2
 test: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	$(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile
+	$(BIN)/python -m pytest -q
 
 # With a real PostgreSQL and a real S3 server; `make test` leaves these out where the servers cannot be had.
 # PostgreSQL is Debian's package postgresql; the S3 server comes with the pinned requirements.

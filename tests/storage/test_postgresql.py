@@ -247,7 +247,7 @@ def test_a_table_that_is_gone(
 ) -> None:
     lease = catalog.acquire_lease("s", owner(), 1000.0, 0.0)
     lineage = catalog.create_lineage(lease, None)
-    admin(postgres_server, f"DROP TABLE {schema}.{table}")
+    admin(postgres_server, f"DROP TABLE {schema}.{table} CASCADE")
     verbs: dict[str, Callable[[], object]] = {
         "meta": catalog.store_id,
         "leases": lambda: catalog.renew_lease(lease, 1.0, 0.0),

@@ -57,12 +57,13 @@ def tree_of(
 
 
 class _Walk:
-    """One walk. Objects are kept alive by what is walked, so their ids name them."""
+    """One walk. Whatever was walked is kept until it is over, so that ids name objects: what an iterator or a
+    property makes is gone otherwise, and the next object may get its id."""
 
     def __init__(self, bounds: Bounds, is_hollow: Callable[[np.ndarray[Any, Any]], bool]) -> None:
         self._width = bounds.width
         self._is_hollow = is_hollow
-        self._seen: dict[int, dict[str, Any]] = {}
+        self._seen: dict[int, tuple[dict[str, Any], Any]] = {}
         self._numbers = 0
 
     def node(self, value: Any, depth: int) -> dict[str, Any]:
@@ -71,11 +72,13 @@ class _Walk:
             return simple
         known = self._seen.get(id(value))
         if known is not None:
-            if "id" not in known:
+            first, _ = known
+            if "id" not in first:
                 self._numbers += 1
-                known["id"] = self._numbers
-            return {"type": known["type"], "same_as": known["id"]}
-        node = self._seen[id(value)] = {"type": _type_of(value)}
+                first["id"] = self._numbers
+            return {"type": first["type"], "same_as": first["id"]}
+        node = {"type": _type_of(value)}
+        self._seen[id(value)] = node, value
         self._fill(node, value, depth)
         return node
 

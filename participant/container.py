@@ -88,62 +88,67 @@ class Journal:
 
 
 class Container:
-    """See the module's head. `kind` is its name in images, and does not change."""
+    """See the module's head. `kind` is its name in images, and does not change.
+
+    No ABC: captures ask of every value that may change whether it is one, and of an ABC that takes several
+    times as long. Type checkers see to it that a container has all of this.
+    """
 
     __slots__ = ("_journal",)
     kind: ClassVar[str]
     _journal: Journal | None
 
+    @abstractmethod
     def __len__(self) -> int:
-        raise NotImplementedError
+        """How many entries there are."""
 
+    @abstractmethod
     def _change(self) -> Change:
         """What was noted since the last `_turn`; it may still grow."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _turn(self) -> None:
         """A new generation begins. The change before is left alone from now on; must not fail."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _everything(self) -> Change:
         """All that there is, as a change that is whole. Leaves what was noted as it is."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _checked_state(self) -> Any:
         """What each capture has to look at: for pickle; None if there is nothing."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _checked_places(self) -> Any:
         """Where in the container it stands, to be compared with where it stands later."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _checked_count(self) -> int:
         """Of how many entries that is."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _nested(self) -> Iterable[Container]:
         """The containers that changes name."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _find_nested(self) -> None:
         """After the last `_replay`, if containers were named: what `_nested` is to give."""
-        raise NotImplementedError
 
     @classmethod
+    @abstractmethod
     def _blank(cls) -> Container:
         """An empty one, for `_replay`."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _replay(self, documents: Iterator[Any]) -> None:
         """Takes the next change, as `Change.documents` gave it, from an image. It is not noted."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _fill(self, state: Any) -> None:
         """Takes the checked state from an image, after the last `_replay`. It is not noted."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _judge_again(self) -> bool:
         """Judges all values anew: whether one may change now that could not, or the other way round. So
         it is after a restore by a program in which a class has become something else.
         """
-        raise NotImplementedError

@@ -27,7 +27,7 @@ import msgpack
 from cutline.errors import Corrupt, StoreFull, StoreInUse, StoreNotWritable
 from cutline.storage.authentic import forged
 
-from .sealed import Sealer
+from .sealed import Sealer, sync_folder
 
 __all__ = ("IngressLog",)
 
@@ -74,7 +74,7 @@ class IngressLog:
             os.close(self._lock)
             raise
         for folder in (path.parent, *(folder.parent for folder in made)):
-            _sync_folder(folder)
+            sync_folder(folder)
 
     def lock(self, path: Path, patience: float) -> int:
         """A descriptor that no other process has while this one lives."""
@@ -177,7 +177,7 @@ class IngressLog:
             file.flush()
             os.fsync(file.fileno())
         os.replace(fresh, self.path)
-        _sync_folder(self.path.parent)
+        sync_folder(self.path.parent)
 
     def close(self) -> None:
         """Closes the file and lets others open it. Idempotent."""
@@ -210,11 +210,3 @@ def _locked(path: Path, patience: float) -> int:
                     path=str(path),
                 ) from error
         time.sleep(0.05)
-
-
-def _sync_folder(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -32,8 +32,7 @@ from cutline.errors import Corrupt, NewerFormat
 from cutline.storage.authentic import forged
 from cutline.storage.blobs import encode_name
 
-from .sealed import MAC as _MAC
-from .sealed import Sealer
+from .sealed import MAC, Sealer, sync_folder
 
 __all__ = (
     "FOLDER",
@@ -128,7 +127,7 @@ class StepFile:
         self._length = self._end = 0
         self._room = _ROOM
         for each in (folder, *(each.parent for each in made)):
-            _sync_folder(each)
+            sync_folder(each)
 
     def append(self, entry: Entry) -> None:
         """Writes one step and syncs it.
@@ -230,7 +229,7 @@ def length_of(folder: Path, name: str, key: bytes) -> int:
     """Of a file, without the room behind its records."""
     with open(folder / name, "rb") as file:
         size = file.seek(0, os.SEEK_END)
-        file.seek(max(0, size - _MAC))
+        file.seek(max(0, size - MAC))
         if file.read().strip(b"\0"):
             # No record ends like room.
             return size
@@ -361,7 +360,7 @@ def _reseal(folder: Path, name: str, key: bytes, known: Sequence[bytes], only_ch
         file.flush()
         sync(file.fileno())
     os.replace(fresh, path)
-    _sync_folder(folder)
+    sync_folder(folder)
 
 
 def _folders(folder: Path) -> Iterator[Path]:
@@ -374,11 +373,3 @@ def _make_folder(folder: Path) -> list[Path]:
     made = [each for each in (folder, *folder.parents) if not each.exists()]
     folder.mkdir(parents=True, exist_ok=True)
     return made
-
-
-def _sync_folder(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

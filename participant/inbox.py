@@ -1,12 +1,14 @@
 """What has happened and was not looked at: any thread puts it here, the runner's thread takes it.
 
 With nothing to do the runner waits at the `attendance` of its transport, where there is one, and reads its
-packets itself; else for what other threads post.
+packets itself; else for what other threads post. A busy one looks there now and then: where every core is
+busy, the transport's thread, which would read for it, may have to wait for several milliseconds for one.
 """
 
 from __future__ import annotations
 
 import queue
+import time
 from typing import Any
 
 from .attendance import Attendance
@@ -15,6 +17,7 @@ from .transport import Transport
 __all__ = ("Inbox", "NOTHING")
 
 NOTHING: Any = object()
+LOOK_AFTER = 0.001  # seconds that a busy runner goes on without looking for packets itself
 
 
 class Inbox:
@@ -27,6 +30,7 @@ class Inbox:
         # Whether something was posted since the runner last looked.
         self.called = False
         self._attendance: Attendance | None = None
+        self._looked = 0.0
 
     def post(self, event: Any) -> None:
         """Takes an event from any thread."""
@@ -41,6 +45,8 @@ class Inbox:
             if wait <= 0 or self._attended(wait):
                 # Set again by whatever is put from here on; at worst for nothing.
                 self.called = False
+                if self._attendance is not None and wait <= 0:
+                    self._look(self._attendance)
                 return self.queue.get_nowait()
             self.called = False
             self.is_idle()
@@ -53,6 +59,13 @@ class Inbox:
             # Set before it is entered: whoever posts without seeing it is seen by `empty`.
             self._attendance = self.transport.attendance
         return self._attendance is not None and self._attendance.attend(wait, self.is_idle)
+
+    def _look(self, attendance: Attendance) -> None:
+        """Reads what is there, at most every LOOK_AFTER seconds."""
+        now = time.monotonic()
+        if now - self._looked >= LOOK_AFTER:
+            self._looked = now
+            attendance.attend(0.0, self.is_idle)
 
     def is_idle(self) -> bool:
         """Whether nothing was posted; asked right before waiting."""

@@ -6,6 +6,7 @@ import os
 import queue
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -75,6 +76,28 @@ def test_who_does_not_wait_is_read_for(pair: tuple[Party, Party, StreamLink, Str
     # Not through `next_event`: this thread handles something.
     assert here.queue.get(timeout=SOON).payload == b"x"
     assert here.readers != [threading.get_ident()]
+
+
+def test_who_is_busy_looks_for_itself(pair: tuple[Party, Party, StreamLink, StreamLink]) -> None:
+    here, _there, mine, theirs = pair
+    inside, gate = threading.Event(), threading.Event()
+
+    def stay_away() -> None:
+        inside.set()
+        gate.wait(SOON)
+
+    # As if the transport's thread waited for a core.
+    mine.transport.soon(stay_away)
+    assert inside.wait(SOON)
+    try:
+        theirs.send(b"x")
+        over = time.monotonic() + SOON
+        while (event := here.next_event()) is NOTHING:
+            assert time.monotonic() < over, "a busy runner waits for a thread that does not come"
+        assert event.payload == b"x"
+        assert here.readers == [threading.get_ident()]
+    finally:
+        gate.set()
 
 
 def test_order_is_kept_whoever_reads(pair: tuple[Party, Party, StreamLink, StreamLink]) -> None:

@@ -10,6 +10,8 @@ from typing import Any
 
 from cutline.storage import Store
 
+from .people import Question, answered, asked
+
 __all__ = ("Asking",)
 
 
@@ -46,6 +48,14 @@ class Asking(ABC):
         """The committed checkpoints of this system, oldest first, with their figures."""
         rows: list[Any] = self.store.catalog.checkpoints(self.name)
         return rows
+
+    def pending(self) -> list[Question]:
+        """The questions to people that wait for an answer, oldest first; see `cutline.pending`."""
+        return [each for each in asked(self.store, self.name) if each.state == "open"]
+
+    def answer(self, question: str, value: Any) -> Question:
+        """Answers a question to a person; see `cutline.answer`."""
+        return answered(self.store, self.name, question, value)
 
     def drain(self, node: str, timeout: float = 120.0) -> dict[str, str]:
         """Moves all participants off a node of the cluster; returns where each of them is now.

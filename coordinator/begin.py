@@ -11,6 +11,7 @@ from typing import Any
 
 from cutline.errors import CutlineError, StoreInUse, StoreNotWritable
 from cutline.participant.allowing import restrict
+from cutline.participant.clock import wall
 from cutline.participant.control import pack_control
 from cutline.participant.endpoint_file import Endpoint, remove_endpoint, write_endpoint
 from cutline.participant.persist_client import chosen_persister
@@ -85,7 +86,7 @@ def begin(
     lease = _acquire(store, settings.system, spec["driver_pid"], home)
     try:
         lineage, mode = _lineage(store, lease, settings.system, spec)
-        coordinator = Coordinator(settings, store, lease, lineage)
+        coordinator = Coordinator(settings, store, lease, lineage, wall=wall)
         token = spec["token"]
         network = network_address(spec["listen"], host)
         transport = GrpcTransport(
@@ -149,7 +150,7 @@ def _acquire(store: Store, system: str, driver_pid: int, home: Path) -> Lease:
     asked = False
     while True:
         try:
-            return store.catalog.acquire_lease(system, owner, LEASE_SECONDS, time.time())
+            return store.catalog.acquire_lease(system, owner, LEASE_SECONDS, wall())
         except StoreInUse as error:
             # An owner whose driver has just died is on its way out; a live one is an error at once.
             holder = error.facts.get("owner", {}).get("driver_pid", 0)

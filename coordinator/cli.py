@@ -273,7 +273,7 @@ def simulate(
     raise typer.Exit(run_simulation(seed, print if trace else None))
 
 
-for _family in ("store", "effects", "gc", "compare", "move", "key", "doctor", "check", "edit"):
+for _family in ("store", "effects", "people", "gc", "compare", "move", "key", "doctor", "check", "edit"):
     import_module(f"cutline.coordinator.cli_{_family}")
 
 

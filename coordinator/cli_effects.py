@@ -7,18 +7,16 @@ import os
 import time
 from typing import Annotated, Any
 
-import msgpack
 import typer
 from rich.table import Table
 
 from cutline.errors import Misuse, NotRunning
-from cutline.participant.effect_request import EffectRequest
 from cutline.storage import CheckpointRow, Owner, Store
-from cutline.storage.image import read_image
+from cutline.storage.effects import PERSON
 
 from .cli_app import FOLDER, AsJson, Folder, Name, app, console, opened, plainly
 from .client import connected
-from .effect_rows import resolved, row_doc
+from .effect_rows import requests_of, resolved, row_doc
 
 __all__ = ("effects", "listing")
 
@@ -89,11 +87,9 @@ def _write(storage: str, name: str, what: str, fields: dict[str, Any]) -> dict[s
 
 def listing(store: Store, row: CheckpointRow) -> list[dict[str, Any]]:
     """Attempts of the checkpoint's lineage, and requests in the checkpoint that nobody has claimed yet."""
-    rows = store.catalog.effects(row.lineage)
+    rows = [each for each in store.catalog.effects(row.lineage) if each.function != PERSON]
     pending = [
-        (name, image.birth, request)
-        for name, image in store.read_manifest(row).images.items()
-        for request in _requests(read_image(store.blobs, image.ref).sections["calls"])
+        (me.name, me.birth, request) for me, request in requests_of(store, row) if not request.is_question
     ]
     waiting = {request.key for _, _, request in pending}
     docs = [{**row_doc(each), "pending": each.key in waiting} for each in rows]
@@ -115,11 +111,6 @@ def listing(store: Store, row: CheckpointRow) -> list[dict[str, Any]]:
                 }
             )
     return sorted(docs, key=lambda doc: (doc["participant"], doc["number"], doc["attempt"]))
-
-
-def _requests(raw: Any) -> list[EffectRequest]:
-    doc = msgpack.unpackb(raw, strict_map_key=False, max_bin_len=len(raw), max_str_len=len(raw))
-    return [EffectRequest.from_doc(each) for each in doc.get("effects", ())]
 
 
 def _show(docs: list[dict[str, Any]]) -> None:

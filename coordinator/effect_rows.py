@@ -3,20 +3,31 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgpack
 
 from cutline.barrier import Member
 from cutline.errors import CheckpointNotFound, Misuse, RefusedOption, RemoteError
+from cutline.participant.effect_request import EffectRequest
 from cutline.participant.messages import pack_error, pack_value
+from cutline.storage import CheckpointRow, Store
 from cutline.storage.catalog import Catalog, Lease
-from cutline.storage.effects import BLOCK, LIVE, EffectRow, Ending, State, final_of
+from cutline.storage.effects import BLOCK, LIVE, PERSON, EffectRow, Ending, State, final_of
+from cutline.storage.image import read_sections
 
-__all__ = ("KEY_SECONDS", "effects_policy", "forgotten", "open_attempt", "resolved", "row_doc")
+__all__ = (
+    "KEY_SECONDS",
+    "effects_policy",
+    "forgotten",
+    "open_attempt",
+    "requests_of",
+    "resolved",
+    "row_doc",
+)
 
-# Seconds that the outcome under a key of the user's own is remembered.
+# Seconds that the outcome under a key of the user's own, or of a question, is remembered.
 KEY_SECONDS = 7 * 86400.0
 
 
@@ -25,6 +36,15 @@ def effects_policy(effects: str, restore: str | None) -> bool | None:
     if effects not in (BLOCK, LIVE):
         raise RefusedOption(f'effects is "block" or "live", not {effects!r}')
     return None if restore is None else effects == LIVE
+
+
+def requests_of(store: Store, row: CheckpointRow) -> Iterator[tuple[Member, EffectRequest]]:
+    """What participants of a checkpoint have asked of the world, and have no outcome of there."""
+    for name, image in sorted(store.read_manifest(row).images.items()):
+        raw = read_sections(store.blobs, image.ref)["calls"]
+        doc = msgpack.unpackb(raw, strict_map_key=False, max_bin_len=len(raw), max_str_len=len(raw))
+        for each in doc.get("effects", ()):
+            yield Member(name, image.birth), EffectRequest.from_doc(each)
 
 
 def row_doc(row: EffectRow) -> dict[str, Any]:
@@ -110,7 +130,8 @@ def forgotten(
             fresh.append((row.key, since))
         # After a loss of that cut the request may be pending again.
         pending = said is not None and row.number in said[2]
-        known = row.key.startswith("u:") and now - (row.decided_at or row.claimed_at) <= KEY_SECONDS
+        by_name = row.key.startswith("u:") or row.function == PERSON
+        known = by_name and now - (row.decided_at or row.claimed_at) <= KEY_SECONDS
         if since is None or pending or known or any(row.since <= cut < since for cut in cuts):
             kept.add(row.key)
         else:

@@ -23,6 +23,7 @@ from cutline.storage.effects import Claim, EffectRow, Ending, Verdict
 
 from .effect_rows import forgotten, resolved
 from .launch import ProcessLauncher
+from .questions import Questions
 from .roster import Seat
 from .settings import Ticket
 
@@ -73,6 +74,7 @@ class Effects:
         self.resting: Ticket | None = None
         self.rest_until = 0.0
         self.quiet_until = 0.0
+        self.questions = Questions(coordinator, self)
 
     # -- what participants say -----------------------------------------------------------------
 
@@ -84,6 +86,8 @@ class Effects:
             return
         elif kind == "effect_claim":
             self._claim(seat, doc)
+        elif kind == "effect_watch":
+            self.questions.watch(seat, doc)
         elif kind == "effect_cut":
             self.is_awaited = True
             self.c.trigger.want_early()
@@ -142,6 +146,7 @@ class Effects:
         self.blocked.clear()
         self.unknown.clear()
         self.done.clear()
+        self.questions.recovering()
 
     def allow(self) -> None:
         """Commit-gated effects of this lineage run from now on."""
@@ -190,6 +195,7 @@ class Effects:
         claims = [] if held else [each for each in self.claims.values() if each[1].launch not in ending]
         if (self.endings or claims) and now >= self.again_at:
             self._write(now, claims)
+        self.questions.tick(now)
         if self.put_off is not None and (not self.is_awaited or now >= self.put_off_until):
             work, self.put_off, self.is_awaited = self.put_off, None, False
             work()
@@ -212,19 +218,9 @@ class Effects:
                 self._is_over,
                 c.wall(),
             )
-        except Fenced as error:
-            c.ended = f"fenced: {error}"
-            return
-        except Corrupt as error:
-            # What became of one cannot be read, and no other is written in a round with it: asking again
-            # would keep all of them waiting for ever.
-            self.again_at = now + POLL
-            if c.halted is None:
-                c.halt(f"{error}.", pack_error(error, participant="coordinator"))
-            return
         except StorageError as error:
-            c.notice("catalog_unreachable", text=str(error))
             self.again_at = now + POLL
+            self.not_written(error)
             return
         self.endings.clear()
         if claims:
@@ -240,6 +236,18 @@ class Effects:
         if endings:
             self.look_at = 0.0
 
+    def not_written(self, error: StorageError) -> None:
+        """What happens when outcomes cannot be written, or read."""
+        c = self.c
+        if isinstance(error, Fenced):
+            c.ended = f"fenced: {error}"
+        elif not isinstance(error, Corrupt):
+            c.notice("catalog_unreachable", text=str(error))
+        elif c.halted is None:
+            # What became of one cannot be read, and no other is written in a round with it: asking again
+            # would keep all of them waiting for ever.
+            c.halt(f"{error}.", pack_error(error, participant="coordinator"))
+
     def _answer(self, seat: Seat, claim: Claim, verdict: Verdict) -> None:
         if verdict.kind == "wait":
             self.waiting[claim.participant, claim.key] = seat, claim
@@ -251,12 +259,16 @@ class Effects:
             return
         if verdict.kind == "granted":
             self.under_way[claim.key, verdict.attempt] = claim.launch
+        self.say_verdict(seat, claim.key, claim.launch, verdict)
+
+    def say_verdict(self, seat: Seat, key: str, launch: str, verdict: Verdict) -> None:
+        """The answer to whoever claims, or waits for an outcome."""
         row = verdict.row if verdict.kind == "recorded" else None
         self.c.say(
             seat.link,
             "effect_verdict",
-            key=claim.key,
-            launch=claim.launch,
+            key=key,
+            launch=launch,
             verdict=verdict.kind,
             attempt=verdict.attempt,
             raised=verdict.raised,

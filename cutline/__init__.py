@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from cutline.coordinator.connect import connect as connect
     from cutline.coordinator.loading import Cut as Cut
     from cutline.coordinator.loading import load as load
+    from cutline.coordinator.people import Question as Question
+    from cutline.coordinator.people import answer as answer
+    from cutline.coordinator.people import pending as pending
     from cutline.coordinator.system import System as System
     from cutline.coordinator.system import start as start
     from cutline.participant.actor import actor as actor
@@ -33,8 +36,11 @@ if TYPE_CHECKING:
     from cutline.participant.handle import me as me
     from cutline.participant.log import Log as Log
     from cutline.participant.map import Map as Map
+    from cutline.participant.person import ask_person as ask_person
     from cutline.participant.renames import renamed as renamed
     from cutline.participant.spawning import spawn as spawn
+    from cutline.participant.timers import after as after
+    from cutline.participant.timers import sleep as sleep
     from cutline.participant.transient import transient as transient
 
 _HOME = {
@@ -44,9 +50,13 @@ _HOME = {
     "Log": "cutline.participant.log",
     "Map": "cutline.participant.map",
     "NotDone": "cutline.participant.effect_request",
+    "Question": "cutline.coordinator.people",
     "Ref": "cutline.participant.handle",
     "System": "cutline.coordinator.system",
     "actor": "cutline.participant.actor",
+    "after": "cutline.participant.timers",
+    "answer": "cutline.coordinator.people",
+    "ask_person": "cutline.participant.person",
     "connect": "cutline.coordinator.connect",
     "effect": "cutline.participant.effect_request",
     "errors": "cutline.errors",
@@ -54,7 +64,9 @@ _HOME = {
     "load": "cutline.coordinator.loading",
     "leave": "cutline.participant.departing",
     "me": "cutline.participant.handle",
+    "pending": "cutline.coordinator.people",
     "renamed": "cutline.participant.renames",
+    "sleep": "cutline.participant.timers",
     "spawn": "cutline.participant.spawning",
     "start": "cutline.coordinator.system",
     "transient": "cutline.participant.transient",

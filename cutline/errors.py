@@ -13,6 +13,11 @@ Classes are cut by what the reader of the error would do next::
     │   ├── StateChangedBeforeAwait  an async handler changed state and then awaited
     │   ├── NotReplayable            an async handler awaited something that cannot be journaled
     │   ├── ReplayMismatch           a re-run handler asked for something else than the first time
+    │   ├── AnswerRefused            a person's answer that does not count
+    │   │   ├── QuestionUnknown      (KeyError) no such question is open
+    │   │   ├── QuestionAnswered     it has an answer already
+    │   │   ├── AnswerTooLate        its deadline has passed
+    │   │   └── AnswerUnfit          (ValueError) it is not what the question's schema wants
     │   ├── RefusedOption            (ValueError) an option that Cutline must not pass on
     │   └── MissingPackage           (ImportError) an extra of cutline that is not installed
     ├── CaptureError
@@ -55,6 +60,7 @@ Classes are cut by what the reader of the error would do next::
         ├── CheckpointAborted        a checkpoint that was asked for did not commit
         ├── CutRefused               a cut that does not prove itself (our bug, or damaged channels)
         ├── AnswerForgotten          the answer of an old Ref is no longer kept
+        ├── DeadlinePassed           (TimeoutError) nobody has answered a question in time
         ├── EffectUnknown            whether an effect has happened is for a person to find out
         ├── ResultNotStored          an effect has happened, and its result cannot be stored
         ├── RemoteError              a handler's exception that cannot be pickled, as text
@@ -77,6 +83,11 @@ __all__ = (
     "StateChangedBeforeAwait",
     "NotReplayable",
     "ReplayMismatch",
+    "AnswerRefused",
+    "QuestionUnknown",
+    "QuestionAnswered",
+    "AnswerTooLate",
+    "AnswerUnfit",
     "RefusedOption",
     "MissingPackage",
     "CaptureError",
@@ -119,6 +130,7 @@ __all__ = (
     "CheckpointAborted",
     "CutRefused",
     "AnswerForgotten",
+    "DeadlinePassed",
     "EffectUnknown",
     "ResultNotStored",
     "RemoteError",
@@ -184,6 +196,26 @@ class NotReplayable(Misuse):
 
 class ReplayMismatch(Misuse):
     """A re-run async handler made another request than the journal holds at that place."""
+
+
+class AnswerRefused(Misuse):
+    """A person's answer that does not count; ``facts["question"]`` is the id it was given for."""
+
+
+class QuestionUnknown(AnswerRefused, KeyError):
+    """No question of that id is open: mistyped, of another system or lineage, or undone."""
+
+
+class QuestionAnswered(AnswerRefused):
+    """The question has an answer already; the first one counts."""
+
+
+class AnswerTooLate(AnswerRefused):
+    """The question's deadline has passed."""
+
+
+class AnswerUnfit(AnswerRefused, ValueError):
+    """The answer is not what the question's schema wants; ``facts["fault"]`` says where."""
 
 
 class RefusedOption(Misuse, ValueError):
@@ -353,6 +385,10 @@ class CutRefused(SystemFault):
 
 class AnswerForgotten(SystemFault):
     """The answer of an old Ref is no longer kept."""
+
+
+class DeadlinePassed(SystemFault, TimeoutError):
+    """Nobody has answered a question to a person before its deadline."""
 
 
 class EffectUnknown(SystemFault):

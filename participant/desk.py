@@ -48,10 +48,12 @@ from .messages import (
     unpack_error,
     unpack_value,
 )
+from .person import PEOPLE, make_question
 from .renames import RENAMES
 from .spawning import check_name, packer, record_of
 from .steps import Steps
 from .suspended import HandlerRaised, Suspended
+from .timers import CLOCK, make_timer
 
 __all__ = ("Desk", "HandlerRaised", "EXPORTED_ANSWERS", "DEAD_LETTERS", "LEAVE")
 
@@ -99,6 +101,7 @@ class Desk(Suspended):
         self.kept: set[int] = set()
         self.calls: dict[int, AsyncCall] = {}
         self.armed: dict[int, tuple[float, int]] = {}
+        self.timers: dict[int, float] = {}
         self.dead_letters: deque[list[Any]] = deque(maxlen=DEAD_LETTERS)
         self.live_refs: weakref.WeakValueDictionary[int, Ref[Any]] = weakref.WeakValueDictionary()
         self.active: AsyncCall | None = None
@@ -247,6 +250,12 @@ class Desk(Suspended):
                 self.after.append(partial(self._wake, call, ANSWERED, number, ok, packed))
         elif kind == "then":
             self.after.append(partial(self._continue, waiter, ok, packed))
+        elif kind == "tell":
+            _, target, method, own = waiter
+            if target:
+                self.out.append((target, encode_tell(method, own)))
+            else:
+                self.after.append(partial(self._call, None, 0, method, own))
         else:
             _, name, birth, theirs = waiter
             self.out.append((Member(name, birth), encode_answer(theirs, ok, packed)))
@@ -326,12 +335,26 @@ class Desk(Suspended):
 
     def ask_effect(self, function: Any, args: tuple[Any, ...], policy: Any) -> Ref[Any]:
         """Asks the world for something, when a checkpoint holds the request; see `cutline.effect`."""
-        request, number, name = make_request(self, function, args, policy)
+        return self._asked_outside(OUTSIDE, *make_request(self, function, args, policy))
+
+    def ask_person(self, question: str, schema: Any, deadline: Any) -> Ref[Any]:
+        """Asks a person, when a checkpoint holds the question; see `cutline.ask_person`."""
+        return self._asked_outside(PEOPLE, *make_question(self, question, schema, deadline))
+
+    def _asked_outside(self, target: str, request: EffectRequest | None, number: int, name: str) -> Ref[Any]:
         if request is not None:
-            self.asks[number] = (OUTSIDE, name, [])
+            self.asks[number] = (target, name, [])
             self.effects[number] = request
             self.fresh_effects.append(request)
-        return self._load_ref(self.name, number, OUTSIDE, name)
+        return self._load_ref(self.name, number, target, name)
+
+    def ask_clock(self, seconds: Any, method: Any, args: Any, kwargs: Any) -> Ref[Any]:
+        """Asks to be told after so many seconds; see `cutline.after`."""
+        number, is_new, waiters = make_timer(self, seconds, method, args, kwargs)
+        if is_new:
+            self.asks[number] = (CLOCK, "after", waiters)
+            self.timers[number] = self.now() + seconds
+        return self._load_ref(self.name, number, CLOCK, "after")
 
     def leave(self) -> None:
         """The participant leaves when the step is over; see `cutline.leave`."""
@@ -445,9 +468,8 @@ class Desk(Suspended):
     def result(self, ref: Ref[Any], timeout: float | None, committed: bool) -> Any:
         """Refused: a handler must not block."""
         raise BlockingInHandler(
-            f"{self.name}.{self.in_handler} blocks on the answer of "
-            f"{ref.target}.{ref.method}. A handler that "
-            "waits holds up every checkpoint, and its request leaves only when it returns. Either make it "
+            f"{self.name}.{self.in_handler} blocks on the answer of {ref.target}.{ref.method}. A handler "
+            "that waits holds up every checkpoint, and its request leaves only when it returns. Make it "
             f"`async def {self.in_handler}` and write `await {ref.target}.{ref.method}.remote(...)`, or "
             "continue in another method: ref.then(self.on_answer).",
             caller=f"{self.name}.{self.in_handler}",

@@ -12,6 +12,7 @@ from typing import Any
 from cutline.errors import ReplayMismatch, SchemaMismatch
 
 from .async_call import AsyncCall
+from .clock import Clock
 from .desk import Desk
 from .effect_request import EffectRequest
 from .findings import Findings
@@ -28,6 +29,9 @@ def desk_to_doc(desk: Desk) -> dict[str, Any]:
         **({"parcels": parcels} if parcels else {}),
         **({"leaving": True} if desk.leaving else {}),
         **({"effects": [each.to_doc() for each in desk.effects.values()]} if desk.effects else {}),
+        **({"timers": [list(timer) for timer in desk.timers.items()]} if desk.timers else {}),
+        # What is measured goes on from here, wherever.
+        **({"clock": desk.now()} if desk.timers or desk.armed else {}),
         "handled": desk.handled,
         "handlers": desk.handlers,
         "next_number": desk.next_number,
@@ -47,6 +51,9 @@ def load_desk(desk: Desk, doc: dict[str, Any]) -> None:
         desk.parcels.load(doc["parcels"])
     desk.leaving = doc.get("leaving", False)
     desk.effects = {each.number: each for each in map(EffectRequest.from_doc, doc.get("effects", ()))}
+    desk.timers = dict(doc.get("timers", ()))
+    if "clock" in doc and isinstance(desk.now, Clock):
+        desk.now.not_before(doc["clock"])
     desk.handled = doc["handled"]
     desk.handlers = doc["handlers"]
     desk.next_number = doc["next_number"]

@@ -25,15 +25,15 @@ POOL = 16
 # nobody here hears.
 ASK_AGAIN = 1.0
 
-Phase = Literal["asked", "due", "claiming", "running", "judging", "recording", "halting"]
+Phase = Literal["asked", "due", "claiming", "watching", "running", "judging", "recording", "halting"]
 BUSY = ("claiming", "running", "judging", "recording")
 
 
 class Act(NamedTuple):
-    """To do: claim, call, reconcile, halt. ``attempt``: which one it is about; of a claim, the one
-    that the policy has judged."""
+    """To do: claim, call, reconcile, halt; of a question to a person, watch for its outcome. ``attempt``:
+    which one it is about; of a claim, the one that the policy has judged."""
 
-    what: Literal["claim", "call", "reconcile", "halt"]
+    what: Literal["claim", "watch", "call", "reconcile", "halt"]
     key: str
     attempt: int = 0
 
@@ -155,6 +155,8 @@ class Book:
         for key, entry in self.entries.items():
             if entry.phase == "claiming":
                 acts.append(Act("claim", key, entry.after))
+            elif entry.phase == "watching":
+                acts.append(Act("watch", key))
             elif entry.phase == "halting":
                 acts.append(Act("halt", key, entry.attempt))
         return acts
@@ -162,12 +164,15 @@ class Book:
     # -- attempts ------------------------------------------------------------------------------
 
     def start(self, now: float) -> Iterator[Act]:
-        """Claims, as many as there is room for."""
+        """Claims, as many as there is room for; questions take none."""
         busy = len(self.calls) + sum(e.phase in ("claiming", "judging") for e in self.entries.values())
         for key, entry in self.entries.items():
-            if busy >= self.most:
-                return
-            if entry.phase == "due":
+            if entry.phase != "due":
+                continue
+            if entry.request.is_question:
+                entry.phase = "watching"
+                yield Act("watch", key)
+            elif busy < self.most:
                 entry.phase, entry.claimed_at, entry.after = "claiming", now, 0
                 busy += 1
                 yield Act("claim", key)

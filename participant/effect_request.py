@@ -18,6 +18,7 @@ import msgpack
 from cutline.barrier import Member
 from cutline.errors import CutlineError, Misuse, UnknownMethod
 from cutline.storage.codec import digest_of
+from cutline.storage.effects import PERSON
 
 from .classes import Classes, name_of
 from .handle import Ref, own_port
@@ -35,6 +36,7 @@ __all__ = (
     "NotDone",
     "bound_to",
     "effect",
+    "key_of",
     "make_request",
     "rekeyed",
 )
@@ -77,6 +79,11 @@ class EffectRequest:
     retries: int
     lineage: str
     since: int = 0
+
+    @property
+    def is_question(self) -> bool:
+        """Whether it is asked of a person (`cutline.participant.person`)."""
+        return self.function == PERSON
 
     @property
     def handed_key(self) -> str:
@@ -166,7 +173,7 @@ def make_request(
     if not is_new:
         return None, number, name
     own_key = f"u:{policy.key}"
-    key = _key(desk.lineage, desk.me, number, name, said) if policy.key is None else own_key
+    key = key_of(desk.lineage, desk.me, number, name, said) if policy.key is None else own_key
     timeout = None if policy.timeout is None else float(policy.timeout)
     request = EffectRequest(
         number,
@@ -191,10 +198,11 @@ def rekeyed(request: EffectRequest, lineage: str, me: Member) -> EffectRequest:
         return replace(request, lineage=lineage)
     packed = request.arguments
     said = packed if type(packed) is list else likeness(packed)
-    return replace(request, lineage=lineage, key=_key(lineage, me, request.number, request.function, said))
+    return replace(request, lineage=lineage, key=key_of(lineage, me, request.number, request.function, said))
 
 
-def _key(lineage: str, me: Member, number: int, name: str, said: Any) -> str:
+def key_of(lineage: str, me: Member, number: int, name: str, said: Any) -> str:
+    """The key of a request that has none of the user's own."""
     return f"r:{digest_of(msgpack.packb([lineage, me.name, me.birth, number, name, said])).hex()}"
 
 

@@ -1,4 +1,4 @@
-"""The part of a runner that carries out effects: `cutline.effect`.
+"""The part of a runner that carries out effects: `cutline.effect`, and what is asked of people.
 
 The book (`effect_book`) decides; here are the packets, the threads (`effect_calls`) and the delivery, which
 is a step at a boundary like that of a message. What was asked for and has no result is in the image with the
@@ -7,6 +7,9 @@ desk; nothing else of this is.
 Order of one effect, each step after the one before is durable::
 
     request in a committed checkpoint -> claim row -> call -> outcome row -> answer to the desk
+
+Of a question to a person the coordinator is told when a committed checkpoint holds it, and says when it has
+an outcome.
 """
 
 from __future__ import annotations
@@ -22,11 +25,13 @@ from cutline.errors import CutlineError, Misuse
 from cutline.storage.effect_table import START_SECONDS
 from cutline.storage.image import ImageRef
 
+from .answer_form import built, classes_in
 from .desk import HandlerRaised
 from .effect_book import Act, Book, Outcome
 from .effect_calls import Calls, Storage, read_answer, reconciled, unknown_text
 from .effect_request import EffectRequest, bound_to, rekeyed
-from .messages import pack_error, unpack_arguments
+from .messages import pack_error, pack_value, unpack_arguments, unpack_value
+from .person import asked_of
 from .places import machine_id
 from .runner import Runner
 from .setup import Setup
@@ -110,7 +115,7 @@ class Effecting(Runner):
     @property
     def is_waiting(self) -> bool:
         # Who leaves has done what it asked for first.
-        return super().is_waiting or bool(self.desk.effects)
+        return super().is_waiting or any(not each.is_question for each in self.desk.effects.values())
 
     def _has_work(self) -> bool:
         own = self.desk.fresh_effects or (self.outcomes and not self.outbox.stalled)
@@ -177,7 +182,23 @@ class Effecting(Runner):
         return pack_error(error, participant=self.me.name)
 
     def _deliver(self, key: str, ok: bool, packed: Any) -> None:
+        request = self.book.entries[key].request
+        if ok and request.is_question:
+            ok, packed = self._as_asked(request, packed)
         self._answer(self.book.delivered(key), ok, packed)
+
+    def _as_asked(self, request: EffectRequest, packed: Any) -> tuple[bool, Any]:
+        """A person's answer, with instances of the dataclasses that the question names."""
+        form = asked_of(request).form
+        if not any(classes_in(form)):
+            return True, packed
+        name = self.me.name
+        try:
+            value = built(unpack_value(packed, participant=name, live={}), form, self.classes.find_named)
+            return True, pack_value(value, participant=name, where="a person's answer")
+        except Exception as error:
+            # Since the question the program has changed; whoever waits for the answer hears that.
+            return False, pack_error(error, participant=name)
 
     def _answer(self, numbers: Iterable[int], ok: bool, packed: Any) -> None:
         """A step of its own, at a boundary."""
@@ -202,6 +223,8 @@ class Effecting(Runner):
         if act.what == "claim":
             self._function(request)
             self._claim(request, act.attempt)
+        elif act.what == "watch":
+            self._watch(request)
         elif act.what == "call":
             self._call(request, act.attempt)
         elif act.what == "reconcile":
@@ -227,6 +250,11 @@ class Effecting(Runner):
             executor={"pid": self.setup.pid, "started": self.setup.started, "machine": machine_id()},
             after=after,
             timeout=request.timeout,
+        )
+
+    def _watch(self, request: EffectRequest) -> None:
+        self.liaison.say(
+            "effect_watch", request=self.desk.effects[request.number].to_doc(), launch=self.setup.launch
         )
 
     def _storage(self) -> Storage:

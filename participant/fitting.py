@@ -20,10 +20,12 @@ import msgpack
 from cutline.barrier import ChannelTable, Member
 from cutline.errors import CannotRestore, ClassMissing, ClassNotAllowed, SchemaMismatch
 
+from .answer_form import classes_in
 from .classes import Classes
 from .desk import LEAVE, Desk
 from .findings import Findings, Problem
 from .messages import ANSWER, ASK, TELL, read_frame
+from .person import asked_of
 from .pickling import Apart, loads
 from .renames import RENAMES, name_of
 
@@ -174,6 +176,9 @@ class _Examination:
     def _waiters(self) -> None:
         for target, asked, waiters in self._desk.asks.values():
             for waiter in waiters:
+                if waiter[0] == "tell" and not waiter[1]:
+                    self._method(waiter[2], "timer")
+                    self._value(True, waiter[3], f"timer, arguments of {waiter[2]}")
                 if waiter[0] == "then":
                     _, method, own, error_method = waiter
                     path = f"continuation of {target}.{asked}"
@@ -186,9 +191,12 @@ class _Examination:
         for request in self._desk.effects.values():
             path = f"effect {request.function} (request {request.number})"
             self._value(True, request.arguments, path)
+            if request.is_question:
+                path = f"question to a person (request {request.number})"
             if request.function.startswith("."):
                 self._method(request.function[1:], path)
-            for name in (request.function, request.on_unknown):
+            named = classes_in(asked_of(request).form) if request.is_question else ()
+            for name in (request.function, request.on_unknown, *named):
                 if ":" in name:
                     try:
                         self._classes.find_named(name)

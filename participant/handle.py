@@ -250,6 +250,11 @@ class Method(Generic[P, T]):
             check_method_options(options)
         return Method(self._target, self._class, self._port, self._method, CallOptions(key, durable))
 
+    def named(self) -> tuple[str, str]:
+        """Whose it is, and what it is called. Raises UnknownMethod if the class has no such method."""
+        self._check()
+        return self._target, self._method
+
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         raise TypeError(
             f"methods of participant {self._target!r} are called by message: "

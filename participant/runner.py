@@ -47,6 +47,7 @@ from cutline.storage.image import ImageRef, read_image
 from . import failures
 from .capture import check_capturable
 from .classes import quicken
+from .clock import Clock, wall
 from .departing import Departing, left_error
 from .desk import Desk, HandlerRaised
 from .flight import Flight
@@ -85,7 +86,7 @@ class Runner(Inbox, Sending):
         *,
         flight: Flight | None = None,
         classes: MethodTable,
-        wall: Callable[[], float] = time.time,
+        wall: Callable[[], float] = wall,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
         super().__init__()
@@ -94,7 +95,7 @@ class Runner(Inbox, Sending):
         self.blobs = blobs
         self.flight = flight or Flight(None)
         self.classes = classes
-        self.wall = wall
+        self.clock = Clock(wall, now)
         self.now = now
         self._unbind: Callable[[], None] = lambda: None
         self.purity = Purity(lambda: self.instance, every=setup.check_awaits)
@@ -145,7 +146,7 @@ class Runner(Inbox, Sending):
             class_name=self.setup.class_name,
             methods_of=self._methods_of,
             fingerprint=self.purity.fingerprint,
-            now=self.wall,
+            now=self.clock,
         )
         self.desk.on_leave = self._leave_soon
         self.steps.attach(self.desk)
@@ -266,7 +267,7 @@ class Runner(Inbox, Sending):
         timer = self.desk.next_timer
         if timer is not None and not self.tainted:
             # Nor does a timer fire while the outbox holds messages up.
-            wait = min(wait, max(timer - self.wall(), FLUSH_AFTER if self.outbox.stalled else 0.0))
+            wait = min(wait, max(timer - self.clock(), FLUSH_AFTER if self.outbox.stalled else 0.0))
         if self.peers.acks:
             wait = min(wait, self.peers.ack_at - now)
         if self.peers.retries:
@@ -422,12 +423,10 @@ class Runner(Inbox, Sending):
 
     def _fire_timers(self) -> None:
         try:
-            fired = self.desk.fire_timers()
+            if self.desk.fire_timers() and self.desk.out:
+                self._release()
         except HandlerRaised as failure:
             self.fail(failure)
-            return
-        if fired and self.desk.out:
-            self._release()
 
     def go(self) -> None:
         """Data flows: from birth on, or again after everybody was restored."""

@@ -9,6 +9,7 @@ would have.
 from __future__ import annotations
 
 import asyncio
+from abc import abstractmethod
 from collections import deque
 from collections.abc import Callable
 from functools import partial
@@ -19,8 +20,12 @@ from cutline.errors import Misuse, RemoteError, StateChangedBeforeAwait
 
 from .async_call import ANSWERED, TIMER, AsyncCall, Wake
 from .messages import encode_answer, pack_error, pack_value, unpack_error, unpack_value
+from .timers import Timers
 
 __all__ = ("HandlerRaised", "Suspended")
+
+# What a timer answers, packed: None.
+_FIRED = [None]
 
 
 class HandlerRaised(Exception):
@@ -32,11 +37,10 @@ class HandlerRaised(Exception):
         self.cause = cause
 
 
-class Suspended:
+class Suspended(Timers):
     """The part of `cutline.participant.desk.Desk` that knows suspended handlers."""
 
     me: Member
-    now: Callable[[], float]
     fingerprint: Callable[[AsyncCall], bytes] | None
     live: Any
     out: list[tuple[str | Member, bytes]]
@@ -44,9 +48,12 @@ class Suspended:
     calls: dict[int, AsyncCall]
     active: AsyncCall | None
     in_handler: str
-    armed: dict[int, tuple[float, int]]
     next_call: int
     after: deque[Callable[[], None]]
+
+    @abstractmethod
+    def answered(self, number: int, ok: bool, packed: Any, *, bury: bool = False) -> None:
+        """Takes the answer of an own question."""
 
     def _answer(self, sender: Member, question: int, method: str, value: Any) -> None:
         try:
@@ -181,28 +188,10 @@ class Suspended:
         self.calls.clear()
         self.armed.clear()
 
-    # -- timers --------------------------------------------------------------------------
-
-    def arm(self, call: AsyncCall) -> None:
-        """Notes when the handler's earliest timer is due, in the seconds of `now`."""
-        timer = call.loop.next_timer()
-        if timer is None:
-            self.armed.pop(call.number, None)
+    def fire(self, call: int, number: int) -> None:
+        if call:
+            self._wake(self.calls[call], TIMER, number, True, None)
         else:
-            self.armed[call.number] = call.base + timer[0], timer[1]
-
-    @property
-    def next_timer(self) -> float | None:
-        """When the earliest timer of a suspended handler is due, in the seconds of `now`."""
-        return min(self.armed.values())[0] if self.armed else None
-
-    def fire_timers(self) -> bool:
-        """Wakes the handler whose timer is due first; true if there was one."""
-        if not self.armed:
-            return False
-        deadline, call_number, number = min((when, call, n) for call, (when, n) in self.armed.items())
-        if deadline > self.now():
-            return False
-        self._wake(self.calls[call_number], TIMER, number, True, None)
+            del self.timers[number]
+            self.answered(number, True, _FIRED)
         self.drain()
-        return True

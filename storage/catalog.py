@@ -311,6 +311,22 @@ class Catalog(Protocol):
         """All attempts of a lineage's effects, by key and attempt."""
         ...
 
+    def settle(self, system: str, row: EffectRow, lease: Lease | None = None) -> EffectRow:
+        """Records the outcome of a question to a person, unless it has one; returns the one that it has.
+
+        Raises the horizon to the question's checkpoint. The one verb that changes something and needs no
+        lease: what was recorded first counts.
+        """
+        ...
+
+    def show_questions(self, lease: Lease, lineage: str, checkpoint: int) -> None:
+        """Raises the horizon to a checkpoint whose questions people can see."""
+        ...
+
+    def outcomes(self, lineage: str, keys: Collection[str]) -> dict[str, EffectRow]:
+        """The outcomes that there are under these keys of effects and questions."""
+        ...
+
     def effects_run(self, lineage: str) -> bool:
         """Whether commit-gated effects of a lineage run: as was said last, else unless it is a fork."""
         ...

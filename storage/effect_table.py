@@ -4,6 +4,9 @@ Part of `TableCatalog`. What waits together is written in one transaction, under
 was replaced grants nothing and records nothing. A claim of a commit-gated effect raises the lineage's horizon
 in the same transaction.
 
+Outcomes of questions to people are rows too. A person needs no lease to answer, because what was recorded
+first counts: whoever comes second finds it.
+
 A catalog that was made before there were effects has no such table; it gets one with the first claim.
 """
 
@@ -27,6 +30,8 @@ START_SECONDS = 10.0
 
 _PUT = upsert("effects", ("lineage", "key", "attempt"), ("doc", "seal"))
 _POLICY = "@policy"
+# Keys that one statement looks for.
+_AT_ONCE = 200
 _FIELDS = tuple(field.name for field in dataclasses.fields(EffectRow))[3:]
 
 
@@ -145,16 +150,64 @@ class EffectTable(Filling):
         self._put_horizon(connection, lineage, claim.checkpoint)
         return True
 
+    @verb
+    def settle(self, system: str, row: EffectRow, lease: Lease | None = None) -> EffectRow:
+        """Records the outcome of a question, unless it has one; returns the one that it has.
+
+        The horizon is raised to the checkpoint of the question: what was answered stays asked. Without a
+        lease it is somebody's answer, which counts whoever runs the system.
+        """
+        with self._writing() as connection:
+            if lease is None:
+                self._leases.queue(connection, system)
+            else:
+                self._leases.fence(connection, lease)
+            self._need_effects(connection)
+            known = final_of(self._effects_of(connection, row.lineage, row.key))
+            if known is not None:
+                return known
+            self._put_effect(connection, row)
+            self._stays_asked(connection, row.lineage, row.checkpoint)
+        return row
+
+    @verb
+    def show_questions(self, lease: Lease, lineage: str, checkpoint: int) -> None:
+        """Questions that were asked up to a checkpoint can be seen by people: nobody goes back below it."""
+        with self._writing() as connection:
+            self._leases.fence(connection, lease)
+            self._stays_asked(connection, lineage, checkpoint)
+
+    def _stays_asked(self, connection: Connection, lineage: str, checkpoint: int) -> None:
+        found = connection.execute("SELECT * FROM lineages WHERE lineage = ?", (lineage,)).fetchone()
+        origin = lineage_of(found, self.seals).origin
+        # What the fork's origin holds is in every cut of the fork.
+        if origin is None or checkpoint > origin[1]:
+            self._put_horizon(connection, lineage, checkpoint)
+
+    @verb
+    def outcomes(self, lineage: str, keys: Collection[str]) -> dict[str, EffectRow]:
+        """The outcomes that there are under these keys."""
+        found: dict[str, EffectRow] = {}
+        with self.database.reading() as connection:
+            if self._has_effects(connection):
+                rest = list(keys)
+                while rest:
+                    some, rest = rest[:_AT_ONCE], rest[_AT_ONCE:]
+                    for row in self._effects_of(connection, lineage, *some):
+                        if row.is_final:
+                            found.setdefault(row.key, row)
+        return found
+
     def _put_effect(self, connection: Connection, row: EffectRow) -> None:
         doc = canonical({name: getattr(row, name) for name in _FIELDS})
         values = (row.lineage, row.key, row.attempt, doc)
         connection.execute(_PUT, (*values, self.seals.seal("effects", *values)))
 
-    def _effects_of(self, connection: Connection, lineage: str, key: str | None = None) -> list[EffectRow]:
-        where, values = ("lineage = ?", (lineage,)) if key is None else (
-            "lineage = ? AND key = ?", (lineage, key)
-        )  # fmt: skip
-        found = connection.execute(f"SELECT * FROM effects WHERE {where} ORDER BY key, attempt", values)
+    def _effects_of(self, connection: Connection, lineage: str, *keys: str) -> list[EffectRow]:
+        where = f"lineage = ? AND key IN ({', '.join('?' * len(keys))})" if keys else "lineage = ?"
+        found = connection.execute(
+            f"SELECT * FROM effects WHERE {where} ORDER BY key, attempt", (lineage, *keys)
+        )
         rows = []
         for *columns, found_seal in found:
             if columns[1] != _POLICY:

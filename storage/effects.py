@@ -19,6 +19,7 @@ from typing import Any, Literal, NamedTuple
 __all__ = (
     "BLOCK",
     "LIVE",
+    "PERSON",
     "State",
     "Claim",
     "EffectRow",
@@ -32,6 +33,8 @@ __all__ = (
 
 # Whether commit-gated effects of a lineage run.
 LIVE, BLOCK = "live", "block"
+# The function of what is asked of a person: nothing is called, and there is a row when it has an outcome.
+PERSON = "@person"
 
 # ``""``: claimed, and nothing is known. ``again``: it raised, and is to be tried again. ``skipped``: surely
 # not called. ``unknown``: another attempt has taken its place.
@@ -79,6 +82,8 @@ class EffectRow:
         return self.state in FINAL
 
     def __str__(self) -> str:
+        if self.function == PERSON:
+            return f"the answer to question {self.participant}#{self.number}"
         return f"{self.participant}#{self.number} {self.function} (attempt {self.attempt})"
 
 

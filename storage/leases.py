@@ -97,6 +97,10 @@ class LeaseTable:
             token=lease.token,
         )
 
+    def queue(self, connection: Connection, system: str) -> None:
+        """Waits until whoever else is at work on that system is through, whoever holds the lease."""
+        self._row(connection, system, self._lock)
+
     def put(self, connection: Connection, lease: Lease, expires: float, *, released: bool = False) -> None:
         connection.execute(_PUT, self._values(lease, expires, released=released))
 

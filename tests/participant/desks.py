@@ -9,7 +9,7 @@ import msgpack
 from cutline.barrier import Member
 from cutline.participant.desk import Desk
 from cutline.participant.desk_image import desk_to_doc, load_desk, rerun
-from cutline.participant.handle import Handle
+from cutline.participant.handle import Handle, bound_port
 from cutline.participant.messages import (
     decode_frame,
     encode_answer,
@@ -89,7 +89,11 @@ class Bench:
         packed = msgpack.packb(desk_to_doc(self.desk))
         other = Bench(state or self.state, self.clock)
         load_desk(other.desk, msgpack.unpackb(packed, strict_map_key=False))
-        rerun(other.desk)
+        undo = bound_port(other.desk, thread_only=True)
+        try:
+            rerun(other.desk)
+        finally:
+            undo()
         other.collect()
         self.desk.close()
         return other

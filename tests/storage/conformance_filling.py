@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import string
 from abc import ABC, abstractmethod
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 from cutline.errors import CheckpointNotFound, Corrupt, Fenced, Misuse
 from cutline.storage import Catalog, CheckpointRow, Lease, LineageRow
 from cutline.storage.blobs import NAME_BYTES, pack_key
+from cutline.storage.effects import PERSON, EffectRow
 from cutline.storage.tables import TableCatalog
 from tests.storage.cast import owner
 
@@ -23,6 +25,15 @@ def adoptable(catalog: Catalog, line: str, checkpoint: int) -> tuple[LineageRow,
     """A lineage "cc" with one cut, as if it came from elsewhere."""
     row = next(row for row in catalog.checkpoints("s") if row.place == (line, checkpoint))
     return LineageRow("cc", "s", 0, None, 3, checkpoint + 5, 8), replace(row, lineage="cc", parent=None)
+
+
+def outcome(line: str, key: str, since: int, by: str) -> EffectRow:
+    """What a person has said."""
+    nobody = {"pid": 0, "started": 0.0, "machine": ""}
+    return EffectRow(
+        line, key, 1, "ann", 1, 3, PERSON, b"d", False, since, since, "", nobody, 0, 0, 5.0, None, "done",
+        b"\x91\xc3", None, by, 5.0,
+    )  # fmt: skip
 
 
 class FillingTests(ABC):
@@ -99,6 +110,45 @@ class FillingTests(ABC):
         for number in (begun, 99):
             with pytest.raises(CheckpointNotFound):
                 catalog.raise_horizon(lease, line, number)
+
+    def test_the_first_outcome_of_a_question_counts(self, catalog: Catalog, lease: Lease, line: str) -> None:
+        asked = [self.cut(catalog, lease, line) for _ in range(2)][-1]
+        assert catalog.outcomes(line, ["r:k"]) == {}
+        first, second = (outcome(line, "r:k", asked, by) for by in ("person 1", "person 2"))
+        assert catalog.settle("s", first) == first
+        assert catalog.horizon(line) == asked
+        assert catalog.settle("s", second) == first == catalog.settle("s", second, lease)
+        # Whoever asks again, because the answer was lost, finds what was written.
+        assert catalog.settle("s", first) == first
+        keys = [f"r:{number}" for number in range(500)]
+        assert catalog.outcomes(line, [*keys, "r:k"]) == {"r:k": first} and catalog.outcomes(line, keys) == {}
+        # Whoever has answered: what the coordinator records, it records under its lease.
+        catalog.acquire_lease("s", owner(2), 10.0, 1e9)
+        with pytest.raises(Fenced):
+            catalog.settle("s", outcome(line, "r:l", asked, "deadline"), lease)
+        with pytest.raises(Fenced):
+            catalog.show_questions(lease, line, asked)
+        assert catalog.settle("s", outcome(line, "r:l", asked, "person 3")).by == "person 3"
+
+    def test_two_who_answer_at_once(self, catalog: Catalog, lease: Lease, line: str) -> None:
+        asked = self.cut(catalog, lease, line)
+        rows = [outcome(line, "r:k", asked, f"person {number}") for number in range(8)]
+        with ThreadPoolExecutor(len(rows)) as pool:
+            found = list(pool.map(lambda row: catalog.settle("s", row), rows))
+        assert len({row.by for row in found}) == 1 and found[0] in rows
+
+    def test_what_people_have_seen_raises_the_horizon(
+        self, catalog: Catalog, lease: Lease, line: str
+    ) -> None:
+        asked = self.cut(catalog, lease, line)
+        catalog.show_questions(lease, line, asked)
+        assert catalog.horizon(line) == asked
+        # A fork has it from its origin, in each of its cuts.
+        fork = catalog.create_lineage(lease, (line, asked))
+        catalog.show_questions(lease, fork, asked)
+        assert catalog.horizon(fork) == 0
+        catalog.show_questions(lease, fork, asked + 1)
+        assert catalog.horizon(fork) == asked + 1
 
     def test_a_system_is_put_in_as_it_stands(self, catalog: Catalog, lease: Lease, line: str) -> None:
         """What a catalog says of a system, put in under another name, is what it says of that."""

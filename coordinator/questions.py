@@ -1,0 +1,160 @@
+"""The coordinator's part in questions to people: it looks whether they have outcomes, and says so.
+
+Answers are written to the catalog by whoever gives them, whether this runs or not; here they are only found.
+A deadline that has passed is an outcome as well, and is recorded before it is told: so an answer and a
+deadline cannot both count. Until then the question stays open, and costs a look into the catalog twice a
+second.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+import msgpack
+
+from cutline.barrier import Member
+from cutline.errors import DeadlinePassed, StorageError
+from cutline.participant.effect_request import EffectRequest, rekeyed
+from cutline.participant.messages import pack_error
+from cutline.participant.person import asked_of
+from cutline.storage.collect import MADE_WHOLE
+from cutline.storage.effects import EffectRow, State, Verdict
+
+from .roster import Seat
+
+if TYPE_CHECKING:
+    from .effects import Effects
+    from .runner import Coordinator
+
+__all__ = ("Questions", "outcome_row")
+
+# Seconds between two looks for outcomes.
+POLL = 0.5
+
+
+def outcome_row(
+    lineage: str,
+    me: Member,
+    request: EffectRequest,
+    since: int,
+    state: State,
+    answer: Any,
+    by: str,
+    now: float,
+) -> EffectRow:
+    """The row of an outcome. ``request`` has the key of that lineage; ``by`` tells one writer from others."""
+    return EffectRow(
+        lineage,
+        request.key,
+        1,
+        me.name,
+        me.birth,
+        request.number,
+        request.function,
+        request.digest,
+        False,
+        since,
+        since,
+        "",
+        {"pid": 0, "started": 0.0, "machine": ""},
+        0,
+        0,
+        float(now),
+        asked_of(request).due,
+        state,
+        msgpack.packb(answer),
+        None,
+        by,
+        float(now),
+    )
+
+
+class Questions:
+    """See the module's head."""
+
+    def __init__(self, coordinator: Coordinator, effects: Effects) -> None:
+        self.c = coordinator
+        self.effects = effects
+        # By participant and key: who waits, in which process, for what.
+        self.open: dict[tuple[str, str], tuple[Seat, str, EffectRequest]] = {}
+        # The newest checkpoint that one of them was asked in, until the catalog knows of it.
+        self.shown = 0
+        self.look_at = 0.0
+
+    def watch(self, seat: Seat, doc: dict[str, Any]) -> None:
+        """A committed checkpoint holds a question."""
+        request = EffectRequest.from_doc(doc["request"])
+        self.open[seat.member.name, request.key] = seat, doc["launch"], request
+        self.shown = max(self.shown, request.since)
+        self.look_at = -math.inf
+
+    def recovering(self) -> None:
+        """Everybody goes back: who still waits says it again afterwards."""
+        self.open.clear()
+
+    def tick(self, now: float) -> None:
+        """Looks for outcomes, if it is time."""
+        if not self.open or now < self.look_at:
+            return
+        self.look_at = now + POLL
+        c = self.c
+        try:
+            if self.shown:
+                c.catalog.show_questions(c.lease, c.lineage, self.shown)
+                self.shown = 0
+            found = self._found()
+            for (name, key), (seat, launch, _) in list(self.open.items()):
+                row = found.get(key)
+                if row is not None:
+                    del self.open[name, key]
+                    self.effects.say_verdict(seat, key, launch, Verdict("recorded", row.attempt, row=row))
+        except StorageError as error:
+            self.effects.not_written(error)
+
+    def _found(self) -> dict[str, EffectRow]:
+        c = self.c
+        asked = {key: (seat, request) for (_, key), (seat, _, request) in self.open.items()}
+        found = c.catalog.outcomes(c.lineage, list(asked))
+        open_ones = [each for key, each in asked.items() if key not in found]
+        rows = list(self._given_before(open_ones))
+        known = {row.key for row in rows}
+        rows += self._overdue(each for each in open_ones if each[1].key not in known)
+        for row in rows:
+            settled = c.catalog.settle(c.settings.system, row, c.lease)
+            found[settled.key] = settled
+        return found
+
+    def _given_before(self, asked: list[tuple[Seat, EffectRequest]]) -> Iterable[EffectRow]:
+        """Answers that were given to a copy before it was opened: nobody else could have been meant."""
+        c = self.c
+        if c.origin is None or not c.origin[0].startswith(MADE_WHOLE):
+            return
+        before = c.origin[0]
+        theirs = {rekeyed(request, before, seat.member).key: (seat, request) for seat, request in asked}
+        for key, row in c.catalog.outcomes(before, list(theirs)).items():
+            seat, request = theirs[key]
+            answer = msgpack.unpackb(row.answer or b"")
+            yield outcome_row(
+                c.lineage, seat.member, request, request.since, row.state, answer, row.by, c.wall()
+            )
+
+    def _overdue(self, asked: Iterable[tuple[Seat, EffectRequest]]) -> Iterable[EffectRow]:
+        c = self.c
+        for seat, request in asked:
+            text, _, due = asked_of(request)
+            if due is not None and c.wall() > due:
+                name = seat.member.name
+                error = DeadlinePassed(
+                    f"nobody has answered question {request.number} of participant {name!r} before its "
+                    f"deadline: "
+                    f"{text:.200}",
+                    participant=name,
+                    number=request.number,
+                    deadline=due,
+                )
+                packed = pack_error(error, participant=name)
+                yield outcome_row(
+                    c.lineage, seat.member, request, request.since, "error", packed, "deadline", c.wall()
+                )

@@ -1,0 +1,145 @@
+"""`cutline.after`, `cutline.sleep`, and the side of a desk that knows what is due when.
+
+A timer is a question to nobody: it has a number, its waiters are those of an answer, and it is part of the
+image until it fires, which is a step of its own at a boundary. Sleeps of suspended handlers
+(``asyncio.sleep``, ``asyncio.timeout``) are timers of their loops, and fire in one order with these: what is
+due first fires first, also where all of it came due while nothing ran.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from cutline.errors import Misuse
+
+from .async_call import AsyncCall
+from .handle import Method, Ref, own_port
+from .likeness import likeness
+from .messages import pack_arguments
+
+if TYPE_CHECKING:
+    from .desk import Desk
+
+__all__ = ("CLOCK", "Timers", "after", "make_timer", "sleep")
+
+# What an async handler asks for besides messages, effects and people; no kind of message.
+TIMER = 8
+# Who is asked, where messages have a participant's name.
+CLOCK = "@clock"
+
+
+def after(seconds: float, method: Any = None, *args: Any, **kwargs: Any) -> Ref[None]:
+    """Calls a method once, so many seconds from now, whatever is lost or stopped meanwhile.
+
+    The timer is part of the state. It fires once in the history that remains, also when the system was
+    stopped and is started again; what came due meanwhile fires then, in the order in which it was due. Times
+    are measured by the wall clock as far as it goes forward, so time in which nothing ran counts; where it
+    goes back, by the steady one, so nothing waits longer than it was asked to.
+
+    Args:
+        seconds: 0 or more.
+        method: of this participant (``self.remind``), or of another one (``handle.remind``), which is told.
+            Without it, ``await`` what is returned, or give it a method: ``.then(self.on_time)``.
+        args, kwargs: its arguments; they travel like those of a message.
+
+    Raises:
+        Misuse: outside a handler; no number of seconds; a method that is none of these.
+        CannotCapture: an argument cannot travel.
+    """
+    port = own_port()
+    arm = getattr(port, "ask_clock", None)
+    if arm is None:
+        raise Misuse(
+            "cutline.after and cutline.sleep are for handlers, and none runs here: call them in a method of "
+            "a "
+            "participant"
+        )
+    made: Ref[None] = arm(seconds, method, args, kwargs)
+    return made
+
+
+def sleep(seconds: float) -> Ref[None]:
+    """``await cutline.sleep(seconds)`` in an async handler; see `after`."""
+    return after(seconds)
+
+
+def make_timer(
+    desk: Desk, seconds: Any, method: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> tuple[int, bool, list[list[Any]]]:
+    """The number of a timer, whether it is new, and what it calls."""
+    good = isinstance(seconds, (int, float)) and not isinstance(seconds, bool) and 0 <= seconds < math.inf
+    if not good:
+        raise Misuse(
+            f"participant {desk.name!r}: a timer is given seconds, 0 or more; not {seconds!r:.80}",
+            participant=desk.name,
+        )
+    waiters: list[list[Any]] = []
+    detail, said = "", None
+    if method is not None:
+        target, called = _called(desk, method)
+        where = f"arguments of {target or desk.name}.{called}"
+        packed = pack_arguments(args, kwargs, participant=desk.name, where=where)
+        waiters.append(["tell", target, called, packed])
+        detail, said = called, [target, packed if type(packed) is list else likeness(packed)]
+    number, is_new = desk.numbered(CLOCK, TIMER, detail, [seconds, said])
+    return number, is_new, waiters
+
+
+def _called(desk: Desk, method: Any) -> tuple[str, str]:
+    """Whom a timer tells (empty: the participant itself), and what."""
+    if isinstance(method, Method):
+        return method.named()
+    if desk.instance is not None and getattr(method, "__self__", None) is desk.instance:
+        return "", method.__name__
+    raise Misuse(
+        f"participant {desk.name!r}: a timer calls a method of the participant itself (self.remind) or of a "
+        f"handle "
+        f"(peer.remind), because its name is what the image keeps; not {method!r:.80}",
+        participant=desk.name,
+    )
+
+
+class Timers(ABC):
+    """The part of `cutline.participant.desk.Desk` that knows what is due when. Times in the seconds of
+    `now`."""
+
+    now: Callable[[], float]
+    # Of each suspended handler its earliest timer: when, and its number within the call.
+    armed: dict[int, tuple[float, int]]
+    # Of each timer that is a question, when it is due.
+    timers: dict[int, float]
+
+    def arm(self, call: AsyncCall) -> None:
+        """Notes when a handler's earliest timer is due."""
+        timer = call.loop.next_timer()
+        if timer is None:
+            self.armed.pop(call.number, None)
+        else:
+            self.armed[call.number] = call.base + timer[0], timer[1]
+
+    def _due(self) -> Iterator[tuple[float, int, int]]:
+        """When, the call or 0, the number."""
+        yield from ((when, call, number) for call, (when, number) in self.armed.items())
+        yield from ((when, 0, number) for number, when in self.timers.items())
+
+    @property
+    def next_timer(self) -> float | None:
+        """When the earliest timer is due."""
+        return min(self._due())[0] if self.armed or self.timers else None
+
+    def fire_timers(self) -> bool:
+        """Fires the timer that is due first; true if there was one."""
+        if not (self.armed or self.timers):
+            return False
+        when, call, number = min(self._due())
+        if when > self.now():
+            return False
+        self.fire(call, number)
+        return True
+
+    @abstractmethod
+    def fire(self, call: int, number: int) -> None:
+        """Wakes a handler by its loop's timer, or answers a question to the clock."""

@@ -11,7 +11,7 @@ Which way a region goes is found out as it is used:
 - *hash* elsewhere, and for a region that is at another address at each capture: an account is about
   addresses, hashes are about content;
 - *whole*, for some captures, where nearly everything changes each time: knowing what did not costs more than
-  writing it.
+  writing it. A few blocks (`cutline.participant.sample`) tell when that is over.
 
 `tracking` is "auto", or "kernel" or "hash" for one who wants to have it so.
 """
@@ -36,6 +36,7 @@ from .memory import Bytes, address
 from .other_threads import others_run
 from .page_log import PageLog
 from .page_tracker import PageTracker, Span, process_pages, rounded, runs_of
+from .sample import Sample
 
 __all__ = ("TRACKING", "Mark", "RegionTracker", "chosen_tracking", "insist", "tracking_here")
 
@@ -45,6 +46,8 @@ _VARIABLE = "CUTLINE_TRACKING"
 NEARLY_ALL = 85
 _AVERAGED = 4
 _WHOLE_FOR = 7
+# Where less of the blocks that are looked at has changed, it is not written whole any more.
+_NOT_ALL = 0.5
 _MOVES = 2
 _LOG_BYTES = 128 << 20
 _SETTLED = 16
@@ -84,6 +87,7 @@ class _Habit:
     moves: int = 0
     stayed: int = 0
     whole_for: int = 0
+    sample: Sample = field(default_factory=Sample)
     changed: deque[float] = field(default_factory=lambda: deque(maxlen=_AVERAGED))
 
     def seen_at(self, place: int) -> None:
@@ -96,15 +100,19 @@ class _Habit:
             self.stayed = 0
         self.place = place
 
-    def is_written_whole(self) -> bool:
+    def is_written_whole(self, memory: Bytes) -> bool:
         if self.whole_for:
             self.whole_for -= 1
+            if self.sample.look(memory) < _NOT_ALL:
+                self.whole_for = 0
+                return False
             if not self.whole_for:
                 # One capture tells whether it is still so.
                 self.changed.extend([1.0] * (_AVERAGED - 1))
             return True
         if len(self.changed) == _AVERAGED and 100 * sum(self.changed) > NEARLY_ALL * _AVERAGED:
             self.changed.clear()
+            self.sample.look(memory)
             self.whole_for = _WHOLE_FOR
             return True
         return False
@@ -175,7 +183,7 @@ class RegionTracker:
     def _way(self, number: int, memory: Bytes) -> str:
         habit = self._habits[number]
         habit.seen_at(address(memory))
-        if self.tracking == "auto" and habit.is_written_whole():
+        if self.tracking == "auto" and habit.is_written_whole(memory):
             return "whole"
         if self._pages is None or habit.refused == habit.place:
             return "hash"

@@ -117,6 +117,21 @@ def test_what_changes_nearly_all_is_written_whole(there: str, monkeypatch: pytes
     assert captured.tracked == {there: 8 * SIZE} and captured.changed_bytes <= 3 * PAGE
 
 
+@needs_kernel
+@pytest.mark.parametrize("steps", range(5, 24, 3))
+def test_what_no_longer_changes_is_soon_not_written_whole(steps: int) -> None:
+    line = Line(Agent(a=np.zeros(SIZE)))
+    for step in range(steps):
+        line.agent.a += 1 + step
+        line.take()
+    large = 0
+    for step in range(10):
+        line.agent.a[step] = 0
+        large += line.take().changed_bytes > 3 * PAGE
+    # One finds out, by one that sees it, what the next ones build on.
+    assert large <= 3
+
+
 def test_the_option_and_the_environment() -> None:
     assert chosen_tracking(None, {}) == "auto"
     assert chosen_tracking(None, {"CUTLINE_TRACKING": "hash"}) == "hash"

@@ -23,7 +23,7 @@ from cutline.participant.kernel_pages import PAGE, KernelRefused, Runs
 from cutline.participant.memory import Bytes
 from cutline.participant.page_log import PageLog, Picked
 from cutline.participant.page_tracker import Span
-from cutline.participant.tracking import RegionTracker, chosen_tracking, insist, tracking_here
+from cutline.participant.tracking import RegionTracker, chosen_tracking, insist
 from cutline.storage.extents import Extents
 from tests.participant.edits import EDITS
 from tests.participant.images import WAYS, Images, needs_kernel
@@ -97,39 +97,6 @@ def test_what_is_another_array_every_time_is_hashed() -> None:
         captured = line.take()
         assert captured.changed_bytes <= 3 * PAGE
     assert captured.tracked == {"kernel": 8 * SIZE}
-
-
-@pytest.mark.parametrize("there", ("kernel", "hash"))
-def test_what_changes_nearly_all_is_written_whole(there: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    if there == "hash":
-        monkeypatch.setattr(tracking, "process_pages", lambda: KernelRefused("not here"))
-    elif there not in WAYS:
-        pytest.skip(tracking_here()[1])
-    line = Line(Agent(a=np.zeros(SIZE)))
-    ways: list[str] = []
-    for step in range(24):
-        line.agent.a += 1 + step
-        ways += line.take().tracked
-    assert ways[:5] == [there] * 5 and ways.count("whole") > 12
-    for step in range(24):
-        line.agent.a[step] = 0
-        captured = line.take()
-    assert captured.tracked == {there: 8 * SIZE} and captured.changed_bytes <= 3 * PAGE
-
-
-@needs_kernel
-@pytest.mark.parametrize("steps", range(5, 24, 3))
-def test_what_no_longer_changes_is_soon_not_written_whole(steps: int) -> None:
-    line = Line(Agent(a=np.zeros(SIZE)))
-    for step in range(steps):
-        line.agent.a += 1 + step
-        line.take()
-    large = 0
-    for step in range(10):
-        line.agent.a[step] = 0
-        large += line.take().changed_bytes > 3 * PAGE
-    # One finds out, by one that sees it, what the next ones build on.
-    assert large <= 3
 
 
 def test_the_option_and_the_environment() -> None:

@@ -13,6 +13,7 @@ from typing import Any
 
 from cutline.errors import Corrupt, Misuse, NotAuthentic
 from cutline.participant.ingress import IngressLog
+from cutline.participant.ingress_segment import logs_in
 from cutline.participant.step_files import reseal as reseal_steps
 from cutline.storage import Store, open_store, store_home
 from cutline.storage.authentic import StoreKey
@@ -60,7 +61,7 @@ def take_over(store: Store, url: str, *, trust: bool = False) -> StoreKey:
             f" and this one in a file that {ENVIRONMENT_FILE} names, for as long as `cutline key renew` runs"
         )
     former = with_former(old) if old is not None else []
-    logs = sorted((store_home(url) / "ingress").glob("*.log"))
+    logs = logs_in(store_home(url) / "ingress")
     derived = [each.derived("ingress") for each in former]
     steps = [each.derived("steps") for each in former]
     for path in logs:

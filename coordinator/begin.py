@@ -28,6 +28,7 @@ from .authority import key_of, opened_with_key
 from .client import Client
 from .cycles import seldom_looking
 from .ending import await_ends
+from .input_retention import InputRetention
 from .launch import Launcher, ProcessLauncher
 from .runner import LEASE_SECONDS, Coordinator, Settings
 from .step_retention import forget_steps
@@ -118,7 +119,7 @@ def begin(
             coordinator.post, common, folder=Path(spec["run_folder"]), hash_seed=int(lineage[:7], 16)
         )
         coordinator.attach(transport, launcher)
-        coordinator.swept = partial(forget_steps, coordinator, home)
+        coordinator.swept = partial(_swept, coordinator, InputRetention(coordinator), home)
         coordinator.parting.spec = {**spec, "take_over": True}
         address = transport.start()
         write_endpoint(home, settings.system, Endpoint(address, token, os.getpid()), key_of(spec))
@@ -130,6 +131,12 @@ def begin(
         store.catalog.release_lease(lease)
         raise
     return coordinator, store
+
+
+def _swept(coordinator: Coordinator, input_retention: InputRetention, home: Path) -> None:
+    """What is not needed any more, beside the store."""
+    input_retention.tell()
+    forget_steps(coordinator, home)
 
 
 def _made(home: Path) -> Path:

@@ -56,6 +56,8 @@ class Committer:
             "handlers": {name: fact["handlers"] for name, fact in facts.items()},
             "extra": {name: fact["extra"] for name, fact in facts.items() if "extra" in fact},
             **({"early": True} if entry.start.early else {}),
+            # How many records of the driver's log it has behind it; see `input_retention`.
+            **({"input": behind} if (behind := facts.get(DRIVER, {}).get("input")) is not None else {}),
             # So that a request that is made again of the next coordinator is known to have been done.
             "asked": [ticket.asked for ticket in entry.start.tickets if ticket.asked],
         }

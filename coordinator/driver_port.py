@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any, TypeVar
 
-from cutline.errors import AnswerForgotten, Misuse, ParticipantLeft, ReplayMismatch
+from cutline.errors import AnswerForgotten, InputRefused, Misuse, ParticipantLeft, ReplayMismatch
 from cutline.participant.desk import LEAVE
 from cutline.participant.driver import DriverRunner
 from cutline.participant.handle import CallOptions, Handle, Ref, live_loaders, make_ref
@@ -23,6 +23,7 @@ from cutline.participant.late import Gates, late_call
 from cutline.participant.likeness import call_digest
 from cutline.participant.messages import ASK, pack_arguments, unpack_error, unpack_value
 from cutline.participant.pickling import Join
+from cutline.participant.room import input_size
 from cutline.participant.submission import Place, Submission, Taken, Waited
 
 from .births import Births, outcome
@@ -93,13 +94,19 @@ class DriverPort:
         return done.result()
 
     def check(self) -> None:
-        """Raises what this session has not heard yet: the system halted, or went back."""
+        """Raises what this session has not heard yet: the system halted, or went back, or an input that
+        it told was not taken.
+        """
         if self.runner.fault is not None:
             raise self.runner.fault
         undone = self.runner.rolled_back
         if undone is not None:
             self.runner.rolled_back = None
             raise undone
+        refused = self.runner.refused
+        if refused is not None:
+            self.runner.refused = None
+            raise refused
 
     # -- calls -----------------------------------------------------------------------------
 
@@ -192,7 +199,12 @@ class DriverPort:
                 self.runner.waiting.pop(number, None)
                 answer.set_exception(error)
 
-        done = self.gates.through(target, late, go, failed)
+        try:
+            done = self.gates.through(target, late, go, failed)
+        except BaseException:
+            self.runner.waiting.pop(number, None)
+            self.runner.reads.discard(number)
+            raise
         if done is not None and body is not None:
             body.late.append(done)
         return number
@@ -224,8 +236,12 @@ class DriverPort:
     ) -> None:
         generation = body.generation if body is not None else 0
         # Whoever sends faster than others take waits here, as a source does.
-        waits = self.runner.is_full and threading.get_ident() != self.runner.ident
-        taken = Waited(answer) if waits else Taken(answer)
+        waits = threading.get_ident() != self.runner.ident
+        # Whether there was room is nothing that the body of a loop may depend on: a re-run does the same.
+        patience = options.wait if body is None else None
+        size = self._enter(target, method, arguments, patience, waits)
+        waited = options.acked and waits
+        taken = (Waited if waited else Taken)(answer, self.runner.room, size)
         self.runner.post(
             Submission(
                 kind,
@@ -241,8 +257,29 @@ class DriverPort:
                 carried,
             )
         )
-        if waits:
+        if type(taken) is Waited:
             taken.wait()
+
+    def _enter(self, target: str, method: str, arguments: Any, patience: float | None, waits: bool) -> int:
+        """Takes room for an input, and waits for it; returns its size."""
+        runner, size = self.runner, input_size(arguments)
+        began = runner.generation
+        if not runner.room.enter(size, patience, lambda: runner.fault is not None, waits=waits):
+            raise InputRefused(
+                f"{target}.{method}: {runner.room.inputs} inputs ({runner.room.bytes} bytes) wait, and"
+                f" {patience:g} s brought no room for another one: it was not taken; call again later, or"
+                " with a longer wait=",
+                participant=target,
+                method=method,
+            )
+        if runner.generation != began:
+            # It may follow from what was undone while it waited.
+            try:
+                self.check()
+            except BaseException:
+                runner.room.leave(size)
+                raise
+        return size
 
     def number(self) -> int:
         """The next question's number."""

@@ -19,6 +19,7 @@ from cutline.participant.method_table import MethodTable
 from cutline.participant.persist import Persister
 from cutline.participant.places import network_address
 from cutline.participant.processes import process_started
+from cutline.participant.room import Room
 from cutline.participant.setup import Setup
 from cutline.participant.transport_mixed import MixedTransport
 from cutline.storage import BlobStore, Store
@@ -60,6 +61,8 @@ def make_driver(
 
     runner = LeavingDriver(setup, blobs, coordinator, classes=MethodTable())
     runner.script_key = key_of(spec)
+    runner.key_seconds = spec["settings"]["remember_keys"]
+    runner.room = Room(spec["settings"]["waiting_inputs"])
     runner.log = IngressLog(folder / "ingress" / f"{lineage}.log", key_of(spec).derived("ingress"))
     transport = MixedTransport(
         token,

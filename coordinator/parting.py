@@ -225,6 +225,7 @@ class Parting:
                 return str(error)
             # Restored and never heard of: it does nothing, so what it holds is true of every later cut.
             facts = {key: row.summary.get(key, {}).get(DRIVER, 0) for key in ("handled", "handlers")}
+            facts |= {"input": row.summary["input"]} if "input" in row.summary else {}
             claims = claims_of(channels_of(image.sections))
             self.parked = _Parked(row.checkpoint, images[DRIVER], claims, {**_QUIET, **facts}, False)
             self.alone = False

@@ -8,7 +8,9 @@ from typing import Any
 
 from cutline.barrier import Member
 from cutline.barrier.cut import Claims
+from cutline.participant.keys import KEY_SECONDS
 from cutline.participant.outbox import OUTBOX_BYTES
+from cutline.participant.room import WAITING_INPUTS
 from cutline.participant.spill import SPILL_BYTES
 from cutline.participant.transport import Link
 from cutline.storage import Manifest
@@ -44,6 +46,9 @@ class Settings:
     spares: int = 1
     outbox_bytes: int = OUTBOX_BYTES
     spill_bytes: int = SPILL_BYTES
+    # Of the driver: seconds for which idempotency keys are remembered; inputs that may wait.
+    remember_keys: float = KEY_SECONDS
+    waiting_inputs: int = WAITING_INPUTS
     # Where the system outlives its driver's process: seconds until it stops without one. None: it does not.
     driver_grace: float | None = None
     break_mode: str = ""

@@ -24,8 +24,10 @@ from cutline.participant.allowing import check_allow
 from cutline.participant.driver import DriverState
 from cutline.participant.handle import Handle, bound_port
 from cutline.participant.host_process import start_beat
+from cutline.participant.keys import KEY_SECONDS
 from cutline.participant.outbox import OUTBOX_BYTES
 from cutline.participant.program import new_program
+from cutline.participant.room import WAITING_INPUTS
 from cutline.participant.scratch import RUN, let_go, make_folder
 from cutline.participant.spill import SPILL_BYTES
 from cutline.storage.blobs import check_name
@@ -37,6 +39,7 @@ from .driver_port import DriverPort, outcome
 from .driver_seat import clear_seat, make_driver
 from .effect_rows import effects_policy
 from .environment import Report, Told, chosen_runtime, chosen_store, told_by_environment
+from .input_retention import input_options
 from .loops import run_loop, sealed
 from .ray_noise import OWN_PIDS
 from .supervise import supervise
@@ -64,6 +67,8 @@ def start(
     spares: int = 1,
     outbox_bytes: int = OUTBOX_BYTES,
     spill_bytes: int = SPILL_BYTES,
+    remember_keys: float = KEY_SECONDS,
+    waiting_inputs: int = WAITING_INPUTS,
     fresh: bool = False,
     restore: str | None = None,
     effects: str = "block",
@@ -100,6 +105,10 @@ def start(
         outbox_bytes: what a participant has sent and others have not taken, from which on it takes nothing.
         spill_bytes: where several wait for each other so, the room on disk for each one's; then the system
             halts with `Overloaded`.
+        remember_keys: seconds for which an idempotency key is remembered (``options(key=...)``), by all that
+            follows from the checkpoint it is in; and as long as its question has no answer.
+        waiting_inputs: how many calls of this program may wait to be taken; over it a call waits for room, or
+            raises `InputRefused` (``options(wait=SECONDS)``).
         fresh: begin anew even if there is something to resume. Nothing old is deleted.
         restore: a checkpoint id or a savepoint's label: begin a new lineage from there. Inputs that were
             logged after it are not delivered again.
@@ -145,6 +154,7 @@ def start(
         "spares": spares,
         "outbox_bytes": outbox_bytes,
         "spill_bytes": spill_bytes,
+        **input_options(remember_keys, waiting_inputs),
         "break_mode": break_mode,
     }
     spec: dict[str, Any] = {

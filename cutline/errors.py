@@ -52,6 +52,7 @@ Classes are cut by what the reader of the error would do next::
     │   └── NotRunning               no live system behind that storage folder
     └── SystemFault
         ├── SpawnFailed              a participant did not come up
+        ├── InputRefused             the driver has no room for another input: send it again later
         ├── Overloaded               participants send each other more than they take, beyond memory and disk
         ├── ParticipantFailed        a handler raised where nobody hears it
         ├── ParticipantLeft          it has left the system and handles nothing more
@@ -122,6 +123,7 @@ __all__ = (
     "NotRunning",
     "SystemFault",
     "SpawnFailed",
+    "InputRefused",
     "Overloaded",
     "ParticipantFailed",
     "ParticipantLeft",
@@ -353,6 +355,10 @@ class SystemFault(CutlineError):
 
 class SpawnFailed(SystemFault):
     """A participant did not come up."""
+
+
+class InputRefused(SystemFault):
+    """There is no room for another input, or for another idempotency key: it was not taken."""
 
 
 class Overloaded(SystemFault):

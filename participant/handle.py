@@ -42,10 +42,14 @@ class CallOptions(NamedTuple):
     Attributes:
         key: an idempotency key; a second submission under it is the first one.
         durable: logged before it is acknowledged, and replayed after a loss. Reads may do without.
+        acked: the call returns when the input is taken: it is in the log then, and will be done once.
+        wait: seconds that the call may wait for room where much input waits already; None: without end.
     """
 
     key: str | None = None
     durable: bool = True
+    acked: bool = False
+    wait: float | None = None
 
 
 _DEFAULTS = CallOptions()
@@ -238,7 +242,15 @@ class Method(Generic[P, T]):
         port = self._checked_port or self._check()
         port.tell(self._target, self._method, args, kwargs, self._options)
 
-    def options(self, *, key: str | None = None, durable: bool = True, **options: Any) -> Method[P, T]:
+    def options(
+        self,
+        *,
+        key: str | None = None,
+        durable: bool = True,
+        acked: bool = False,
+        wait: float | None = None,
+        **options: Any,
+    ) -> Method[P, T]:
         """The same method with other `CallOptions`; they mean something in the driver.
 
         `options`: method options of Ray's; docs/ray.md says what becomes of each.
@@ -248,7 +260,8 @@ class Method(Generic[P, T]):
         """
         if options:
             check_method_options(options)
-        return Method(self._target, self._class, self._port, self._method, CallOptions(key, durable))
+        chosen = CallOptions(key, durable, acked, wait)
+        return Method(self._target, self._class, self._port, self._method, chosen)
 
     def named(self) -> tuple[str, str]:
         """Whose it is, and what it is called. Raises UnknownMethod if the class has no such method."""

@@ -1,15 +1,16 @@
 """The ingress log: what a driver tells the system, durable before it counts.
 
-One append-only file per lineage, of sealed records (`cutline.participant.sealed`); their context is the
-lineage. The body of one is a msgpack array that starts with the record's index, 1, 2, 3, ..., and the index
-of the first record that was synced together with it.
-Records that a crash left unsynced at the end of the file are no records: they were never acknowledged,
-and opening removes them. A damaged record that others were synced after is an error that names the file and
-the index, never a silent end (RULES 11): the damage does not hide what follows it, since every record can be
+One log per lineage, in files (*segments*; `cutline.participant.ingress_segment`) that are only appended to: a
+file that has its size is followed by another one, whose name is durable before anything in it counts. Records
+that a crash left unsynced at the end of the last file are no records: they were never acknowledged, and
+opening removes them. A damaged record that others were synced after is an error that names the file and the
+place, never a silent end (RULES 11): the damage does not hide what follows it, since every record can be
 found by its magic and says which sync it belongs to. What is whole and was not written with the store's key
 is an error too: what it holds is going to be unpickled.
 
-Records after a cut's position are delivered again when the system recovers to that cut.
+Records after a cut's position are delivered again when the system recovers to that cut. Those that no cut
+needs to which it may recover are forgotten: whole files go, the oldest first, and each removal is durable
+before the next one, so that a power cut never leaves a gap.
 """
 
 from __future__ import annotations
@@ -19,31 +20,36 @@ import fcntl
 import os
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import msgpack
 
 from cutline.errors import Corrupt, StoreFull, StoreInUse, StoreNotWritable
-from cutline.storage.authentic import forged
 
+from .ingress_segment import MAGIC, read_segment, segment_path, segments_of
 from .sealed import Sealer, sync_folder
+from .step_files import sync, write_all
 
-__all__ = ("IngressLog",)
+__all__ = ("IngressLog", "SEGMENT_BYTES", "SPENT_BYTES")
 
-_MAGIC = b"\xc1ing"
+SEGMENT_BYTES = 4 << 20
+# A file that has so much that may be forgotten is followed by another one, though it is not large.
+SPENT_BYTES = 64 << 10
 _FULL = frozenset((errno.ENOSPC, errno.EDQUOT))
+_NEW = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
 
 
 class IngressLog:
-    """Appends, syncs, reads back. One process at a time: a lock beside the file sees to that.
+    """Appends, syncs, reads back, forgets. One process at a time: a lock beside the files sees to that.
 
-    ``key``: 32 bytes, from the store's key. For `reseal`: ``former``, keys that it replaces, with which
-    records verify too; ``trust``: what was written with any other one is read.
+    ``path``: its first file. ``key``: 32 bytes, from the store's key. For `reseal`: ``former``, keys that it
+    replaces, with which records verify too; ``trust``: what was written with any other one is read.
 
     Raises:
         StoreInUse: another process has the log open.
-        Corrupt: an acknowledged record is damaged.
+        Corrupt: an acknowledged record is damaged, or a file is gone.
         NotAuthentic: a record was written by somebody who does not have the store's key.
     """
 
@@ -55,23 +61,30 @@ class IngressLog:
         patience: float = 2.0,
         former: Sequence[bytes] = (),
         trust: bool = False,
+        segment_bytes: int = SEGMENT_BYTES,
+        spent_bytes: int = SPENT_BYTES,
     ) -> None:
         self.path = path
-        self._sealer = Sealer(_MAGIC, path.stem.encode(), key, former)
+        self._sealer = Sealer(MAGIC, path.stem.encode(), key, former)
         self._trusting = trust
+        self._segment_bytes, self._spent_bytes = segment_bytes, spent_bytes
         self.last = 0
+        # What may be forgotten, of this opening.
+        self._spent = 0
+        # Which record each file begins with; where the records of the last one and of the one before end; the
+        # descriptor of the last one, if it may be appended to.
+        self._starts: list[int] = []
+        self._end = self._older_end = 0
+        self._file = -1
+        # Why nothing can be appended any more.
+        self._broken = ""
         made = [folder for folder in (path.parent, *path.parent.parents) if not folder.exists()]
         path.parent.mkdir(parents=True, exist_ok=True)
         self._lock = self.lock(path.with_suffix(".lock"), patience)
         try:
-            self._file = open(path, "a+b")
-            try:
-                self._cut_tail()
-            except BaseException:
-                self._file.close()
-                raise
+            self._open()
         except BaseException:
-            os.close(self._lock)
+            self.close()
             raise
         for folder in (path.parent, *(folder.parent for folder in made)):
             sync_folder(folder)
@@ -80,117 +93,211 @@ class IngressLog:
         """A descriptor that no other process has while this one lives."""
         return _locked(path, patience)
 
-    def _cut_tail(self) -> None:
-        end = 0
-        for record, stop in self._scan():
-            self.last, end = record[0], stop
-        if end < self._file.seek(0, os.SEEK_END):
-            self._file.truncate(end)
-            os.fsync(self._file.fileno())
+    @property
+    def first(self) -> int:
+        """The index of the first record that it can have; those before it were forgotten."""
+        return self._starts[0] if self._starts else self.last + 1
 
-    def _scan(self) -> Iterator[tuple[list[Any], int]]:
-        """Records (index, first of their sync, what was given) and where each ends."""
-        raw = self.path.read_bytes()
-        offset, expected = 0, 1
-        while offset < len(raw):
-            found = self._sealer.read(raw, offset)
-            if found is None:
-                self._check_rest(raw, offset, expected)
-                return
-            body, stop = found
-            if not self._trusting and not self._sealer.is_ours(raw, body, stop):
-                raise forged(f"record {expected} of the ingress log {self.path}", path=str(self.path))
-            offset, record = stop, _unpacked(body)
-            if record[0] != expected:
-                raise Corrupt(
-                    f"ingress log {self.path}: record {record[0]} where {expected} should be",
-                    path=str(self.path),
-                )
-            yield record, offset
-            expected += 1
+    @property
+    def segments(self) -> list[Path]:
+        """Its files, in order."""
+        return [segment_path(self.path, start) for start in self._starts]
 
-    def _check_rest(self, raw: bytes, offset: int, expected: int) -> None:
-        """What does not read at `offset` must be the end of a sync that never was."""
-        at = self._sealer.next(raw, offset + 1)
-        while at >= 0:
-            found = self._sealer.read(raw, at)
-            record = None if found is None else _unpacked(found[0])
-            # A later record of the same sync may have reached the disk before this one.
-            if record is not None and record[1] > expected:
-                raise Corrupt(
-                    f"ingress log {self.path}: record {expected} is damaged, and record {record[0]} was "
-                    "acknowledged after it; restore the file from a copy, or start from a savepoint, which "
-                    "carries its own input",
-                    path=str(self.path),
-                )
-            at = self._sealer.next(raw, at + 1)
+    # -- opening ---------------------------------------------------------------------------
+
+    def _open(self) -> None:
+        self._starts = segments_of(self.path) or [1]
+        newest = segment_path(self.path, self._starts[-1])
+        self._file = os.open(newest, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        self.last = self._starts[0] - 1
+        for record, stop in self._scan(self._starts):
+            self.last, self._end = record[0], stop
+        if self.last < self._starts[-1]:
+            # Nothing of the newest one was ever acknowledged.
+            self._end, self._older_end = 0, self._end
+        if self._end < os.fstat(self._file).st_size:
+            os.ftruncate(self._file, self._end)
+            os.fsync(self._file)
+
+    def _scan(self, starts: Sequence[int], end: int | None = None) -> Iterator[tuple[list[Any], int]]:
+        """The records of those files; `end`: where those of the last one end, if that is known."""
+        expected = starts[0] if starts else 0
+        for start in starts:
+            path, is_last = segment_path(self.path, start), start == self._starts[-1]
+            if start != expected:
+                raise self._gap(expected, start)
+            raw = path.read_bytes()[: end if is_last else None]
+            for record, stop in read_segment(
+                self._sealer, path, raw, start, is_last=is_last, trusting=self._trusting
+            ):
+                expected = record[0] + 1
+                yield record, stop
+
+    def _gap(self, expected: int, start: int) -> Corrupt:
+        if start < expected:
+            text = (
+                f"{segment_path(self.path, start)} begins with record {start}, and the one before has it too"
+            )
+        else:
+            text = f"records {expected} to {start - 1} are not there: a file is gone, or was cut"
+        return Corrupt(
+            f"ingress log {self.path}: {text}. Put the files back from a copy; or go on without the input"
+            " that the log still holds: cutline.start(..., restore='newest') forks the newest checkpoint",
+            path=str(segment_path(self.path, start)),
+            record=expected,
+        )
+
+    # -- appending -------------------------------------------------------------------------
 
     def append(self, records: Sequence[Sequence[Any]]) -> int:
         """Appends records and syncs once; returns the index of the last.
 
         Raises:
-            StoreFull, StoreNotWritable: nothing of these records counts; the file is as before.
+            StoreFull, StoreNotWritable: nothing of these records counts; the log is as before.
         """
+        if self._broken:
+            raise StoreNotWritable(f"ingress log {self.path}: {self._broken}", path=str(self.path))
         first = self.last + 1
-        parts = []
-        for number, record in enumerate(records, first):
-            body = msgpack.packb([number, first, *record])
-            parts.append(self._sealer.seal(body))
-        start = self._file.seek(0, os.SEEK_END)
+        content = b"".join(
+            self._sealer.seal(msgpack.packb([number, first, *record]))
+            for number, record in enumerate(records, first)
+        )
         try:
-            self._file.write(b"".join(parts))
-            self._file.flush()
-            os.fdatasync(self._file.fileno())
+            if self._file < 0 or self._is_over():
+                self._begin_segment(first)
+            write_all(self._file, content, self._end)
+            sync(self._file)
         except OSError as error:
-            self._forget_from(start)
+            self._take_back(error)
             kind = StoreFull if error.errno in _FULL else StoreNotWritable
             raise kind(
                 f"ingress log {self.path}: {error.strerror}; the input was not taken, make "
                 "room and send it again",
                 path=str(self.path),
             ) from error
+        self._end += len(content)
         self.last += len(records)
         return self.last
 
-    def _forget_from(self, start: int) -> None:
-        # A descriptor whose sync failed may claim success the next time: reopen, then cut. Closing writes
-        # what is still buffered, and may fail like the write did.
+    def _is_over(self) -> bool:
+        """Whether the newest file is to be followed by another one."""
+        start = self._starts[-1]
+        held = self.last - start + 1
+        if held <= 0:
+            return False
+        spent = self._end * (min(self._spent, self.last) - start + 1) // held
+        return self._end >= self._segment_bytes or spent >= self._spent_bytes
+
+    def _begin_segment(self, first: int) -> None:
+        path = segment_path(self.path, first)
+        self._let_go()
+        self._starts.append(first)
+        self._end, self._older_end = 0, self._end
+        self._file = os.open(path, _NEW, 0o600)
+        # Before anything in it counts: a power cut must not take the name.
+        sync_folder(path.parent)
+
+    def _take_back(self, cause: OSError) -> None:
+        """Nothing of what was just written may be there later. A descriptor whose sync has failed may claim
+        success the next time, so the file is opened again for this, and no more is appended to it.
+        """
         try:
-            self._file.close()
+            self._let_go()
+            start = self._starts[-1]
+            path = segment_path(self.path, start)
+            if start > self.last:
+                # It has no other records.
+                with suppress(FileNotFoundError):
+                    os.unlink(path)
+                sync_folder(path.parent)
+                self._starts.pop()
+                self._end = self._older_end
+                return
+            again = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+            try:
+                os.ftruncate(again, self._end)
+                os.fsync(again)
+            finally:
+                os.close(again)
         except OSError as error:
-            if error.errno not in _FULL:
-                raise
-        finally:
-            self._file = open(self.path, "a+b")
-            self._file.truncate(start)
+            self._broken = (
+                f"{cause.strerror}, and what was written could not be taken back ({error.strerror}): whether"
+                " that input counts shows when the program is started again; no other is taken until then"
+            )
+            raise StoreNotWritable(f"ingress log {self.path}: {self._broken}", path=str(self.path)) from cause
+
+    def _let_go(self) -> None:
+        if self._file >= 0:
+            file, self._file = self._file, -1
+            os.close(file)
+
+    # -- reading, forgetting ---------------------------------------------------------------
 
     def after(self, index: int) -> list[list[Any]]:
-        """The records behind `index`, in order: each its index, then what was given to `append`."""
-        return [[number, *given] for (number, _, *given), _ in self._scan() if number > index]
+        """The records behind `index`, in order: each its index, then what was given to `append`.
+
+        Raises:
+            Corrupt: some of them were forgotten.
+        """
+        if index + 1 < self.first:
+            raise Corrupt(
+                f"ingress log {self.path} begins with record {self.first}: records {index + 1} to"
+                f" {self.first - 1}, which follow the checkpoint that the system goes back to, were removed,"
+                " because newer checkpoints had them behind; those are damaged now. Put them back from a"
+                " copy; or go on without that input: cutline.start(..., restore=CHECKPOINT) makes a fork",
+                path=str(self.path),
+                record=index + 1,
+            )
+        behind = [start for start in self._starts if start > index + 1]
+        from_here = len(self._starts) - len(behind) - 1
+        records = self._scan(self._starts[max(0, from_here) :], self._end)
+        return [[number, *given] for (number, _, *given), _ in records if number > index]
+
+    def forget(self, index: int) -> int:
+        """No record up to `index` will be asked for again; returns how many files went.
+
+        Raises:
+            StoreNotWritable: a file cannot be removed. Nothing that is needed is gone.
+        """
+        self._spent = max(self._spent, min(index, self.last))
+        removed = 0
+        while len(self._starts) > 1 and self._starts[1] <= self._spent + 1:
+            path = segment_path(self.path, self._starts[0])
+            try:
+                with suppress(FileNotFoundError):
+                    os.unlink(path)
+                self._starts.pop(0)
+                # Before the next one goes: after a power cut there must be no gap.
+                sync_folder(path.parent)
+            except OSError as error:
+                raise StoreNotWritable(
+                    f"{path} cannot be removed: {error.strerror}", path=str(path)
+                ) from error
+            removed += 1
+        return removed
 
     def reseal(self) -> None:
         """Writes all records again, with the key."""
-        parts = [self._sealer.seal(msgpack.packb(record)) for record, _ in self._scan()]
-        fresh = self.path.with_suffix(".new")
-        with open(fresh, "wb") as file:
-            file.write(b"".join(parts))
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(fresh, self.path)
-        sync_folder(self.path.parent)
+        for path, start in zip(self.segments, self._starts, strict=True):
+            is_last = start == self._starts[-1]
+            raw = path.read_bytes()[: self._end if is_last else None]
+            records = read_segment(self._sealer, path, raw, start, is_last=is_last, trusting=self._trusting)
+            content = b"".join(self._sealer.seal(msgpack.packb(record)) for record, _ in records)
+            fresh = path.with_suffix(".new")
+            with open(fresh, "wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(fresh, path)
+            sync_folder(path.parent)
+        self._let_go()
 
     def close(self) -> None:
         """Closes the file and lets others open it. Idempotent."""
-        self._file.close()
+        self._let_go()
         if self._lock >= 0:
             os.close(self._lock)
             self._lock = -1
-
-
-def _unpacked(body: bytes) -> list[Any]:
-    size = len(body)
-    record: list[Any] = msgpack.unpackb(body, strict_map_key=False, max_bin_len=size, max_str_len=size)
-    return record
 
 
 def _locked(path: Path, patience: float) -> int:

@@ -18,10 +18,10 @@ from cutline.barrier.actions import Capture
 from cutline.barrier.events import AtBoundary, LinkLost
 from cutline.storage.image import ImageRef
 
+from .inputs import InputShutter
 from .liaison import COORDINATOR
 from .parcelling import ParcelDriver
 from .persist import Persister
-from .shutter import Shutter
 from .transport import LinkUp, PacketIn, Transport
 
 __all__ = ("LeavingDriver", "RESTS")
@@ -30,7 +30,7 @@ __all__ = ("LeavingDriver", "RESTS")
 RESTS = "rests"
 
 
-class _Shutter(Shutter):
+class _Shutter(InputShutter):
     """Notes in each report whether the driver was at rest."""
 
     runner: LeavingDriver

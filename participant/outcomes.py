@@ -12,6 +12,7 @@ from contextlib import suppress
 from typing import Any
 
 from .runner import Runner
+from .submission import Taken
 
 __all__ = ("OutcomeRunner",)
 
@@ -22,9 +23,9 @@ class OutcomeRunner(Runner):
     def __init__(self, *given: Any, **named: Any) -> None:
         super().__init__(*given, **named)
         self._in_step = False
-        self._untold: list[tuple[Future[Any], Any]] = []
+        self._untold: list[tuple[Future[Any] | Taken, Any]] = []
 
-    def tell(self, future: Future[Any], outcome: Any) -> None:
+    def tell(self, future: Future[Any] | Taken, outcome: Any) -> None:
         """Whoever waits for this hears of it soon; who hears something else first keeps that."""
         self._untold.append((future, outcome))
         if not self._in_step:

@@ -15,6 +15,7 @@ from cutline.storage.image import ImageRef
 from .desk import Desk
 from .driver import DriverRunner
 from .effecting import Effecting
+from .keys import Stamp
 from .messages import pack_arguments
 from .parcels import Parcel, Parcels, is_parcel_packet
 from .pickling import Apart
@@ -123,7 +124,8 @@ class ParcelDriver(Parcelling, DriverRunner):
         arguments: Any,
         key: str | None,
         carried: Sequence[int],
+        stamp: Stamp | None,
     ) -> None:
         if type(arguments) is Parcel:
             self.parcels.note(arguments)
-        super()._apply(kind, number, target, method, arguments, key, carried)
+        super()._apply(kind, number, target, method, arguments, key, carried, stamp)

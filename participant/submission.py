@@ -6,6 +6,8 @@ import threading
 from concurrent.futures import Future
 from typing import Any, NamedTuple
 
+from .room import Room
+
 __all__ = ("Place", "Submission", "Taken", "Waited", "fail", "copy")
 
 
@@ -13,13 +15,20 @@ class Taken:
     """What becomes of a submission that nobody waits for: if it is not taken, its answer is the reason.
 
     It has of `Future` what the runner calls; making one of those takes as long as most of a question.
+    ``room``, ``size``: what it has taken of the room for input, and gives back when it is decided.
     """
 
-    __slots__ = ("_answer", "_is_done")
+    __slots__ = ("_answer", "_is_done", "_room", "_size")
 
-    def __init__(self, answer: Future[Any] | None) -> None:
+    def __init__(self, answer: Future[Any] | None, room: Room | None = None, size: int = 0) -> None:
         self._answer = answer
         self._is_done = False
+        self._room, self._size = room, size
+
+    @property
+    def is_heard(self) -> bool:
+        """Whether somebody hears of it if it is not taken."""
+        return self._answer is not None
 
     def done(self) -> bool:
         """Whether it is decided."""
@@ -28,36 +37,50 @@ class Taken:
     def set_result(self, _nothing: None) -> None:
         """It counts from now on."""
         self._is_done = True
+        self._leave()
 
     def set_exception(self, error: BaseException) -> None:
         """It was not taken."""
         self._is_done = True
+        self._leave()
         fail(self._answer, error)
 
-    def wait(self) -> None:
-        """Returns at once."""
+    def _leave(self) -> None:
+        room, self._room = self._room, None
+        if room is not None:
+            room.leave(self._size)
 
 
 class Waited(Taken):
     """What becomes of a submission whose thread goes on when it is decided."""
 
-    __slots__ = ("_decided",)
+    __slots__ = ("_decided", "_error")
 
-    def __init__(self, answer: Future[Any] | None) -> None:
-        super().__init__(answer)
-        self._decided = threading.Event()
+    def __init__(self, answer: Future[Any] | None, room: Room | None = None, size: int = 0) -> None:
+        super().__init__(answer, room, size)
+        self._error: BaseException | None = None
+        # A lock that whoever decides lets go of: an Event costs several times as much.
+        self._decided = threading.Lock()
+        self._decided.acquire()
+
+    @property
+    def is_heard(self) -> bool:
+        return True
 
     def set_result(self, _nothing: None) -> None:
         super().set_result(None)
-        self._decided.set()
+        self._decided.release()
 
     def set_exception(self, error: BaseException) -> None:
+        self._error = error
         super().set_exception(error)
-        self._decided.set()
+        self._decided.release()
 
     def wait(self) -> None:
-        """Until it is decided."""
-        self._decided.wait()
+        """Until it is decided. Raises the reason if it was not taken."""
+        self._decided.acquire()
+        if self._error is not None:
+            raise self._error
 
 
 class Place(NamedTuple):

@@ -17,6 +17,7 @@ import msgpack
 
 from cutline.barrier import Member
 from cutline.coordinator.begin import _lineage
+from cutline.coordinator.input_retention import InputRetention
 from cutline.coordinator.launch import Ended, launch_document
 from cutline.coordinator.roster import Seat
 from cutline.coordinator.runner import LEASE_SECONDS, Coordinator, Settings
@@ -358,6 +359,7 @@ class CoordinatorProcess(Process):
             now=self.world.clock,
             wall=self.world.clock,
         )
+        made.swept = InputRetention(made).tell
         common = {"run": lineage, "system": SYSTEM}
         made.attach(self.transport, Launcher(self, common, town.folder))
         town.endpoint = self.transport.start()

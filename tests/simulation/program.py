@@ -45,7 +45,8 @@ class Log(IngressLog):
 
     def __init__(self, town: Town, path: Path, owner: Participant) -> None:
         self.town, self._owner = town, owner
-        super().__init__(path, bytes(32), patience=0.0)
+        # Small, so that files follow each other, and the older ones go.
+        super().__init__(path, bytes(32), patience=0.0, segment_bytes=4_000, spent_bytes=1_000)
 
     def lock(self, path: Path, patience: float) -> int:
         holder = self.town.log_owner
@@ -59,6 +60,11 @@ class Log(IngressLog):
             self.town.world.fault("log full")
             raise StoreFull("the simulated log is full", path="log")
         return super().append(records)
+
+    def forget(self, index: int) -> int:
+        gone = super().forget(index)
+        self.town.world.hits["log cut"] += gone
+        return gone
 
 
 class Driver(Participant):
@@ -120,6 +126,9 @@ class Program:
         # Of each input: taken (None: nobody knows), and what it asked for.
         self.taken: dict[int, bool | None] = {}
         self.kinds: dict[int, str] = {}
+        # Of inputs with a key: what they are, so that they can be sent again, and how often they were.
+        self.keyed: dict[int, tuple[str, list[Any]]] = {}
+        self.tries: Counter[int] = Counter()
         self.answers: dict[int, Future[Any]] = {}
         self.spawned: set[str] = set()
         self.introduced: set[str] = set()
@@ -204,6 +213,8 @@ class Program:
             self._add_late(known)
         if self.world.chance(self.haste):
             self._ask_for_cuts()
+        if self.keyed and self.world.chance(0.2):
+            self._insist(self.world.rng.choice(list(self.keyed)))
         self._input()
 
     def _ask_for_cuts(self) -> None:
@@ -253,10 +264,25 @@ class Program:
             taken = self._submit("ask", target, "refuse", [number])
         else:
             self.children += activity == "child"
-            amount = rng.choice((1, 3, 8))
-            taken = self._submit("tell", target, "start", [number, activity, amount])
+            arguments = [number, activity, rng.choice((1, 3, 8))]
+            if rng.random() < 0.3:
+                self.keyed[number] = target, arguments
+                self._insist(number)
+                return
+            taken = self._submit("tell", target, "start", arguments)
         self.taken[number] = None
         taken.add_done_callback(lambda done: self._told(number, done))
+
+    def _insist(self, number: int) -> None:
+        """Sends an input with a key, for the first time or again."""
+        target, arguments = self.keyed[number]
+        self.tries[number] += 1
+        # Refused so far is not refused for good.
+        self.taken[number] = self.taken.get(number) or None
+        taken = self._submit("tell", target, "start", arguments, key=f"key {number}")
+        taken.add_done_callback(lambda done: self._told(number, done))
+        if self.tries[number] > 1:
+            self.world.hits["input again under its key"] += 1
 
     def want_checkpoint(self) -> None:
         """Asks for one, and does not wait for it."""
@@ -278,7 +304,10 @@ class Program:
         taken.add_done_callback(lambda done: self._told(number, done))
 
     def _told(self, number: int, done: Future[Any]) -> None:
-        self.taken[number] = done.exception() is None
+        if done.exception() is None:
+            self.taken[number] = True
+        elif self.tries[number] < 2:
+            self.taken[number] = False
 
     def checkpoint(self) -> Future[Any]:
         """Asks for a checkpoint."""

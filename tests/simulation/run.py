@@ -47,6 +47,8 @@ SITUATIONS = {
     "coordinator dead after the epoch": 15,
     "coordinator dead restoring": 5,
     "coordinator dead gathering": 5,
+    "log cut": 200,
+    "input again under its key": 1000,
 }
 FEWEST_CUTS, FEWEST_RECOVERIES, FEWEST_IN_FLIGHT = 3, 1, 1
 DISTINCT = 0.99

@@ -38,6 +38,8 @@ LARGEST = 16 << 20
 # Bytes that the buffers of a process take at most.
 MOST = 192 << 20
 _REMEMBERED = 8
+# The part of a large copy for which room is made ahead: as much as changes in it between two captures, perhaps.
+_AHEAD = 16
 _STEP = 1 << 20
 _POPULATE_WRITE = 23
 # F_ADD_SEALS, F_GET_SEALS; F_SEAL_SHRINK | F_SEAL_GROW: the other end must not die of a page that went.
@@ -128,8 +130,12 @@ class Buffers:
 
     def room(self, size: int) -> Bytes:
         """Memory for that many bytes, its content undefined: shared if some lies ready."""
-        if size > LARGEST or not size:
+        if size > LARGEST:
+            # All of something large. Of what changes in it the first copy should not meet cold memory either.
+            self._missed.extend([CHUNK] * min(-(-size // (_AHEAD * CHUNK)), LARGEST // CHUNK))
             return np.empty(size, np.uint8)
+        if not size:
+            return np.empty(0, np.uint8)
         if size > CHUNK // 2:
             whole = self._take(size, size)
             return np.empty(size, np.uint8) if whole is None else whole[:size]

@@ -114,10 +114,22 @@ def test_what_is_not_needed_any_more_is_given_up() -> None:
 
 def test_what_is_too_large_and_what_is_empty_is_the_process_s_own() -> None:
     pool = Buffers()
-    assert pool.room(LARGEST + 1).nbytes == LARGEST + 1
     assert pool.room(0).nbytes == 0
     pool.prepare()
     assert pool.size == 0
+    large = pool.room(LARGEST + 1)
+    assert large.nbytes == LARGEST + 1 and pool.place(large.data) is None
+
+
+def test_room_for_what_changes_in_something_large_is_made_ahead() -> None:
+    pool = Buffers()
+    held = [pool.room(8 * LARGEST), pool.room(8 * LARGEST)]
+    pool.prepare()
+    size = pool.size
+    assert CHUNK <= size <= 2 * LARGEST
+    held = [pool.room(LARGEST // 100) for _ in range(20)]
+    assert all(pool.place(each.data) is not None for each in held)
+    assert pool.size == size
 
 
 def test_memory_that_could_lose_pages_is_not_mapped() -> None:

@@ -38,7 +38,7 @@ LARGEST = 16 << 20
 # Bytes that the buffers of a process take at most.
 MOST = 192 << 20
 _REMEMBERED = 8
-# The part of a large copy for which room is made ahead: as much as changes in it between two captures, perhaps.
+# The part of a large copy for which room is made ahead: as much as may change in it until the next one.
 _AHEAD = 16
 _STEP = 1 << 20
 _POPULATE_WRITE = 23

@@ -22,9 +22,11 @@ from cutline.participant.imaging import channels_of
 from cutline.participant.pickling import loads
 from cutline.participant.recapture import recaptured
 from cutline.participant.restore import Restored, restore
+from cutline.participant.unshelving import left_unread
 from cutline.storage import CheckpointRow, Image, Manifest, Store, open_store, read_image, read_sections
 from cutline.storage.authentic import foreign
 from cutline.storage.forking import NewState, fork_cut
+from cutline.storage.unread import Left
 
 __all__ = ("Cut", "Forked", "Opener", "load", "point_in", "read_cut", "refuse_unknown")
 
@@ -155,6 +157,7 @@ def load(
     main: types.ModuleType | None = None,
     trust: bool = False,
     allow: Iterable[str] | None = None,
+    lazy_maps: bool = False,
 ) -> Cut:
     """The participants of a checkpoint as plain instances. Nothing runs and nothing is written.
 
@@ -169,6 +172,8 @@ def load(
         main: the module that stands for the script whose classes the checkpoint names (``__main__``).
         trust: also if the key of the store is not here; whoever wrote it can make any code run here.
         allow: dotted names of packages, modules, classes: nothing else may the states name.
+        lazy_maps: a large `Map` reads an entry when it is asked for it, not before. What it has not read yet
+            stays readable for this process, whatever becomes of the checkpoint.
 
     Raises:
         CheckpointNotFound: there is no such point; the message lists what there is.
@@ -185,7 +190,8 @@ def load(
         if chosen is not None:
             refuse_unknown(row, chosen, everybody)
         opener = _WithClasses(str(row), main, allowed)
-        participants = read_cut(store, manifest, everybody if chosen is None else chosen, opener)
+        names = everybody if chosen is None else chosen
+        participants = read_cut(store, manifest, names, opener, left_unread if lazy_maps else None)
     return Cut(row, participants, everybody, storage, opener)
 
 
@@ -254,6 +260,8 @@ class _WithClasses:
                 classes=self._classes,
                 live=live,
                 restored=restored,
+                header=image.header,
+                unread=image.unread,
             )
 
     def message(self, name: str) -> Callable[[Any], Any]:
@@ -267,9 +275,10 @@ class _WithClasses:
 
 
 def read_cut(
-    store: Store, manifest: Manifest, names: Iterable[str], opener: Opener
+    store: Store, manifest: Manifest, names: Iterable[str], opener: Opener, left: Left | None = None
 ) -> dict[str, Participant]:
     """What a cut holds of these participants. Raises Corrupt for a part that is damaged, CannotRestore.
+    `left`: which pieces are read later.
 
     Of the others their share of the messages is read: what was on its way lies with its sender.
     """
@@ -277,7 +286,7 @@ def read_cut(
     images, sections = {}, {}
     for name, member in manifest.images.items():
         if name in names:
-            images[name] = image = read_image(store.blobs, member.ref)
+            images[name] = image = read_image(store.blobs, member.ref, left=left)
             sections[name] = image.sections
         else:
             sections[name] = read_sections(store.blobs, member.ref)

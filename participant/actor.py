@@ -29,6 +29,7 @@ _OWN = {
     "tracking": TRACKING,
 }
 _NUMBERS = ("retries",)
+_FLAGS = ("lazy_maps",)
 
 
 @runtime_checkable
@@ -115,6 +116,8 @@ def actor(kind: Any = None, /, **options: Any) -> Any:
         tracking: how changes in large arrays are found: ``"auto"`` (default), ``"kernel"`` (refused where the
             kernel gives no account of written pages), or ``"hash"``, for memory that devices write to by
             themselves. The environment's CUTLINE_TRACKING counts where nothing is said here.
+        lazy_maps: after a restore a large `Map` reads an entry when a handler asks for it, not before; False
+            unless given. docs/limits.md says which Maps that holds for.
         retries: how often ``"retry"`` tries; 3 unless given.
         num_cpus, resources, max_restarts, ...: Ray's actor options; docs/ray.md says what becomes of each.
 
@@ -182,8 +185,11 @@ def _check(options: Mapping[str, Any]) -> None:
         elif name in _NUMBERS:
             if not isinstance(value, int) or value < 0:
                 raise RefusedOption(f"option {name!r} is a whole number, 0 or more; got {value!r}")
+        elif name in _FLAGS:
+            if type(value) is not bool:
+                raise RefusedOption(f"option {name!r} is True or False; got {value!r}")
         elif not accept(name, value):
-            known = ", ".join([*_OWN, *_NUMBERS, *ACTOR_OPTIONS])
+            known = ", ".join([*_OWN, *_NUMBERS, *_FLAGS, *ACTOR_OPTIONS])
             raise RefusedOption(f"option {name!r} is not known here; options are: {known}")
 
 

@@ -31,7 +31,7 @@ from typing import Any
 import msgpack
 import numpy as np
 
-from cutline.errors import CannotCapture, CannotRestore, CaptureError, ConcurrentMutation
+from cutline.errors import CannotCapture, CannotRestore, CaptureError, ConcurrentMutation, StorageError
 from cutline.storage.extents import Extents
 from cutline.storage.image import Piece, Region
 from cutline.storage.part_names import part_name, piece_of
@@ -210,6 +210,7 @@ class Capturer:
                 table.pieces[name] = (digest_of([content]), len(content))
                 parts.setdefault(piece_of(name), []).append(name)
             del parts[HEADER]
+            table.pieces.update(restored.unread)
             table.logs = read_logs(restored.segments, table.pieces)
             self._shelf.adopt(restored.containers)
             self._kinds.know(restored.classes.values())
@@ -247,6 +248,12 @@ class Capturer:
             if self._kinds.fresh:
                 prove(self._kinds)
             return row, shelved
+        except StorageError as error:
+            refused = CannotCapture(
+                f"participant {self.participant!r} cannot be captured: a Map that is read as it is asked for "
+                f"had to be read: {error}",
+                **{"path": "self", **error.facts, "participant": self.participant, "reason": str(error)},
+            )
         except Exception as error:
             refused = refusal(instance, error, self._kinds, participant=self.participant, name="self")
         finally:

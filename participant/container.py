@@ -17,13 +17,18 @@ A second kind of container is a subclass of `Container` with a `Change` of its o
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterable, Iterator
-from typing import TYPE_CHECKING, Any, ClassVar
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+
+from blake3 import blake3
+
+from cutline.storage.unread import Unread
 
 if TYPE_CHECKING:
+    from .key_index import Indexing
     from .shelf import Renewal
 
-__all__ = ("CHUNK", "Change", "Container", "Journal", "Refused")
+__all__ = ("CHUNK", "Change", "Container", "Journal", "Refused", "Stored")
 
 # Entries that are pickled, or loaded, in one go: well below a millisecond.
 CHUNK = 4096
@@ -55,6 +60,27 @@ class Change(ABC):
     @abstractmethod
     def documents(self) -> Iterator[Any]:
         """What is to be pickled, one after the other; each with a memo of its own."""
+
+    def indexing(self) -> Indexing | None:
+        """What makes an index of these documents; None: they are read whole or not at all."""
+        return None
+
+
+class Stored(NamedTuple):
+    """A segment of an image, as a restore found it. `capture`, `size`: as in the header's row."""
+
+    capture: int
+    size: int
+    content: bytes | Unread
+
+    @property
+    def digest(self) -> bytes:
+        """Of the content."""
+        return self.content.digest if isinstance(self.content, Unread) else blake3(self.content).digest()
+
+    def whole(self) -> bytes:
+        """The content. Raises StorageError if it was left unread and cannot be read."""
+        return self.content.whole() if isinstance(self.content, Unread) else self.content
 
 
 class Journal:
@@ -113,6 +139,12 @@ class Container:
     @abstractmethod
     def _everything(self) -> Change:
         """All that there is, as a change that is whole. Leaves what was noted as it is."""
+
+    def _as_stored(self) -> tuple[Sequence[Stored], Change] | None:
+        """What the segments that it was restored from say, as they are, and what changed since then; None:
+        it does not know them any more.
+        """
+        return None
 
     @abstractmethod
     def _checked_state(self) -> Any:

@@ -85,6 +85,7 @@ def revive(
             header=image.header,
             restored=restored,
             findings=findings,
+            unread=image.unread,
         )
         is_whole = not findings.problems
         desk.instance = instance if is_whole else None

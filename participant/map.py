@@ -19,64 +19,25 @@ from __future__ import annotations
 
 import copy
 import reprlib
-from collections.abc import Collection, Iterable, Iterator, MutableMapping
-from itertools import islice
+from collections.abc import Collection, Iterable, Iterator, MutableMapping, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, cast, final
 
 from cutline.errors import CannotRestore
 
-from .container import CHUNK, Change, Container, Refused
+from .container import Container, Refused, Stored
 from .immutable import ATOMS, KEYS, is_immutable, is_steady
+from .map_change import MapChange
 from .rebuild import UNSEEN, Spot
+from .unread import Layers, Unread
 
 if TYPE_CHECKING:
     from _collections_abc import dict_items, dict_keys, dict_values
 
-__all__ = ("Map", "MapChange")
+__all__ = ("Map",)
 
 K = TypeVar("K")
 V = TypeVar("V")
 _NOTHING: Any = object()
-
-
-class MapChange(Change):
-    """Remove all of `gone`, then set all of `put`; `whole`: after everything was removed."""
-
-    __slots__ = ("gone", "put", "whole")
-
-    def __init__(self, gone: dict[Any, None], put: dict[Any, Any], whole: bool) -> None:
-        self.gone = gone
-        self.put = put
-        self.whole = whole
-
-    @property
-    def size(self) -> int:
-        return len(self.gone) + len(self.put) + self.whole
-
-    @property
-    def is_whole(self) -> bool:
-        return self.whole
-
-    def over(self, older: Change) -> MapChange:
-        assert isinstance(older, MapChange)
-        if self.whole or not older.size:
-            return self
-        put = dict(older.put)
-        for key in self.gone:
-            put.pop(key, None)
-        put.update(self.put)
-        gone = {} if older.whole else {**older.gone, **self.gone}
-        return MapChange(gone, put, older.whole)
-
-    def documents(self) -> Iterator[Any]:
-        count = -(-len(self.put) // CHUNK)
-        yield self.whole, list(self.gone), count
-        if count == 1:
-            yield self.put
-            return
-        entries = iter(self.put.items())
-        for _ in range(count):
-            yield dict(islice(entries, CHUNK))
 
 
 @final
@@ -215,7 +176,8 @@ class Map(Container, MutableMapping[K, V]):
 
     def _kept(self, key: K) -> K:
         """The steady key of an entry that is found by an equal one: it keeps the one it was made with."""
-        return next(iter({key}.intersection(self._items)))
+        asking = _Asking(key)
+        return cast(K, asking.found) if asking in self._items else key
 
     def _new_spot(self, key: K) -> Spot:
         spot = Spot(self._last_spot + 1)
@@ -390,6 +352,14 @@ class Map(Container, MutableMapping[K, V]):
                 put[key] = UNSEEN if key in unseen else value
         return MapChange({}, put, True)
 
+    def _as_stored(self) -> tuple[Sequence[Stored], MapChange] | None:
+        items = self._items
+        if self._lost or not isinstance(items, Unread):
+            return None
+        unseen = self._unseen
+        put = {key: UNSEEN if key in unseen else value for key, value in items.here()}
+        return items.stored, MapChange(dict.fromkeys(items.removed), put, False)
+
     def _checked_count(self) -> int:
         if self._lost:
             self._note_again()
@@ -433,6 +403,10 @@ class Map(Container, MutableMapping[K, V]):
         for _ in range(count):
             items.update(next(documents))
 
+    def _defer(self, layers: Layers) -> None:
+        """Takes all segments of an image in place of `_replay`: entries are read when they are asked for."""
+        self._items = Unread(self, layers)
+
     def _find_nested(self) -> None:
         for key, value in self._items.items():
             if isinstance(value, Container):
@@ -440,6 +414,10 @@ class Map(Container, MutableMapping[K, V]):
 
     def _judge_again(self) -> bool:
         items, spots, before = self._items, self._spots, self._unseen
+        if isinstance(items, Unread):
+            # Of what is not read nothing can have become something else.
+            self._unseen = {key: None for key in before if not is_immutable(items.filled(key))}
+            return self._unseen.keys() != before.keys()
         if not before and ATOMS.issuperset(map(type, items.values())):
             return False
         self._unseen = {
@@ -456,10 +434,13 @@ class Map(Container, MutableMapping[K, V]):
         self._odd = True
         entries = iter(unseen)
         for key, value in zip(entries, entries, strict=True):
+            self._unseen[key] = None
+            if isinstance(items, Unread):
+                items.fill(key, value)
+                continue
             if items.get(key) is not UNSEEN:
                 raise CannotRestore(f"a Map of the image has no place for the value of its key {key!r}")
             items[key] = value
-            self._unseen[key] = None
         if spots:
             self._fill_spots(spots)
 
@@ -478,3 +459,21 @@ class Map(Container, MutableMapping[K, V]):
             self._last_spot = max(self._last_spot, mark.number)
         if known:
             raise CannotRestore("a Map of the image has no place for the values of some of its keys")
+
+
+class _Asking:
+    """Equal to whatever is equal to `key`; `found` is the last such thing that it was compared with."""
+
+    __slots__ = ("_key", "found")
+
+    def __init__(self, key: object) -> None:
+        self._key, self.found = key, key
+
+    def __eq__(self, other: object) -> bool:
+        is_same = bool(other is self._key or other == self._key)
+        if is_same:
+            self.found = other
+        return is_same
+
+    def __hash__(self) -> int:
+        return hash(self._key)

@@ -32,10 +32,11 @@ from .findings import Absent, Findings, Migration
 from .handle import Handle, Ref
 from .paths import path_of
 from .renames import RENAMES, name_of
+from .unread import Layers
 
 __all__ = ("Settling", "fields_of", "reach")
 
-_UNOPENED = (type, types.ModuleType, types.FunctionType, Handle, Ref, Absent)
+_UNOPENED = (type, types.ModuleType, types.FunctionType, Handle, Ref, Absent, Layers)
 
 
 def fields_of(kind: type) -> list[str] | None:

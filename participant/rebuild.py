@@ -14,7 +14,7 @@ import enum
 import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -25,6 +25,9 @@ from .container import Container
 from .findings import Absent, Findings
 from .memory import Bytes, dense, taken_over
 from .renames import RENAMES, name_of
+
+if TYPE_CHECKING:
+    from .unread import Origin
 
 __all__ = ("BORROWED", "Borrower", "Loader", "TrialLoader", "MARKS", "Spot", "UNSEEN", "blank", "mark")
 
@@ -92,6 +95,8 @@ class Loader:
         self._sealed: list[np.ndarray[Any, Any]] = []
         # The containers of the image, by number.
         self.containers: Mapping[int, Container] = {}
+        # Where they come from; the first attribute that names one is where it is.
+        self.origins: dict[int, Origin] = {}
         # Those to which something is to come with the attributes: kind, number, for how many entries.
         self.unfilled: dict[int, tuple[str, int, int]] = {}
         # While what containers said of old is read: those that there were then.
@@ -320,6 +325,8 @@ class Loader:
     def _container(self, kind: str, number: int) -> Container:
         found = self.containers.get(number)
         if found is not None and found.kind == kind:
+            if number in self.origins and self.former is None:
+                self.origins.pop(number).path = self.path
             return found
         if self.former is None:
             raise CannotRestore(f"the image has no {kind} {number}, which its state names")

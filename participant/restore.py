@@ -22,8 +22,9 @@ from typing import Any
 import msgpack
 import numpy as np
 
-from cutline.errors import CannotRestore, ClassMissing, ClassNotAllowed, SchemaMismatch
+from cutline.errors import CannotRestore, ClassMissing, ClassNotAllowed, SchemaMismatch, StorageError
 from cutline.storage.part_names import part_name, piece_of
+from cutline.storage.unread import Unread
 
 from .classes import Classes, slot_names, version_of
 from .container import Container
@@ -31,10 +32,12 @@ from .findings import Findings
 from .memory import Bytes, address
 from .migrating import Settling, fields_of
 from .pickling import OUT_OF_PLACE, Live, Opener, PatientOpener
+from .pieces import NESTED
 from .rebuild import Loader
 from .renames import RENAMES
 from .shelf import is_segment
 from .tracking import Mark
+from .unread import Origin
 from .unshelving import check_filled, unshelve
 
 __all__ = ("HEADER", "Classes", "Live", "Restored", "restore")
@@ -43,8 +46,10 @@ HEADER = "header"
 # The newest format of a header that is read here.
 NEWEST = 3
 _UNCUT = 0, 1
+_IN_ONE = "self, in a Map or a Log"
 _DEFAULT = Classes()
 _NOBODY: Live = {}
+_NOTHING: Mapping[str, Unread] = {}
 
 
 class Restored:
@@ -55,10 +60,12 @@ class Restored:
     have several parts, what size the next ones are to have, and how many there are. `containers`: Maps and
     Logs by number, if what captures wrote of them is still how this program would write it; `segments`: that,
     as the header has it; `classes`: those of their entries, by the names that the image has for them.
+    `unread`: digest and length of the pieces that were left unread.
     """
 
     def __init__(self, mark: Callable[[int, Bytes], Mark]) -> None:
         self.pieces: list[tuple[str, bytes]] = []
+        self.unread: dict[str, tuple[bytes, int]] = {}
         self.places: dict[int, tuple[int, int]] = {}
         self.marks: dict[int, Mark] = {}
         self.slots: list[int] = []
@@ -85,19 +92,22 @@ def restore(
     restored: Restored | None = None,
     loader_kind: type[Loader] = Loader,
     findings: Findings | None = None,
+    unread: Mapping[str, Unread] = _NOTHING,
 ) -> object:
     """The instance of an image.
 
-    `regions` is emptied as memory is taken over. `header` is the image's own and not needed here.
+    `regions` is emptied as memory is taken over. `header` is the image's own and needed for errors only.
     `restored`, when given, is filled for `Capturer.adopt`. `loader_kind` makes the arrays. `findings`, if it
-    is lenient, takes all that does not fit; the instance is of use only if that is nothing.
+    is lenient, takes all that does not fit; the instance is of use only if that is nothing. `unread`: pieces
+    that are not among `pieces`; Maps read of them what they are asked for.
 
     Raises:
         ClassMissing: this program lacks a class that the image names; says which, whose and where.
         SchemaMismatch: it has the class, which is made of something else than what was saved.
         CannotRestore: the image does not load in this program, or was written by a newer one.
     """
-    reading = _Reading(pieces, participant, classes, findings or Findings())
+    reading = _Reading(pieces, participant, classes, findings or Findings(), unread)
+    reading.checkpoint = (header or {}).get("checkpoint")
     numbers = reading.doc["regions"]
     by_slot = _BySlot(regions, numbers)
 
@@ -114,6 +124,7 @@ def restore(
     instance = reading.run(loader, live)
     if restored is not None:
         restored.pieces = list(pieces)
+        restored.unread = {name: (piece.digest, piece.length) for name, piece in unread.items()}
         restored.slots = list(numbers)
         restored.cuts = {name: (size, count) for name, (size, count) in reading.parts.items()}
         restored.classes = reading.found
@@ -139,8 +150,16 @@ class _BySlot:
 class _Reading:
     """One restore under way."""
 
+    # The number of the image, for errors.
+    checkpoint: int | None = None
+
     def __init__(
-        self, pieces: list[tuple[str, bytes]], participant: str, classes: Classes, findings: Findings
+        self,
+        pieces: list[tuple[str, bytes]],
+        participant: str,
+        classes: Classes,
+        findings: Findings,
+        unread: Mapping[str, Unread],
     ) -> None:
         self.participant, self.classes, self.findings = participant, classes, findings
         contents = dict(pieces)
@@ -161,7 +180,10 @@ class _Reading:
         # Whether something in them may change by this program's classes that could not, or the reverse.
         self.is_rejudged = False
         self.rows: list[list[Any]] = self.doc.get("containers", [])
-        self.segments = {name: content for name, content in pieces if is_segment(name)}
+        self.segments: dict[str, bytes | Unread] = {
+            **{name: content for name, content in pieces if is_segment(name)},
+            **unread,
+        }
         pieces = [piece for piece in pieces if piece[0] != HEADER and piece[0] not in self.segments]
         self.stream = [content for _, content in pieces]
         # Of pieces that have several: their size, and how many.
@@ -200,7 +222,7 @@ class _Reading:
                 f"participant {self.participant!r}: {where}{error}",
                 **{**error.facts, "participant": self.participant, "path": path},
             ) from error
-        except CannotRestore:
+        except (CannotRestore, StorageError):
             raise
         except Exception as error:
             if self.findings.problems:
@@ -240,7 +262,10 @@ class _Reading:
         opener.load()
         values: dict[str, Any] = {}
         for name in self.names:
-            loader.path = "self" if whole else f"self.{name.partition(':')[2]}"
+            if not name.startswith(NESTED):
+                loader.path = "self" if whole else f"self.{name.partition(':')[2]}"
+            elif not whole:
+                loader.path = _IN_ONE
             values[name] = opener.load()
         loader.path = "self"
         instance = values["state"] if whole else primed[0]
@@ -265,14 +290,17 @@ class _Reading:
 
     def _containers(self, loader: Loader, live: Live, opening: type[Opener] | type[PatientOpener]) -> None:
         """Maps and Logs, without what of them comes with the attributes."""
-        loader.path = "self, in a Map or a Log"
+        loader.path = _IN_ONE
 
         def opened(stream: io.BytesIO) -> Any:
             opener = opening(stream, loader, self.classes, live)
             opener.found = self.found
             return opener
 
-        unshelve(self.rows, self.segments, loader, opened)
+        # Where each of them is, will be known when the attributes are there.
+        origins = {row[0]: Origin(self.participant, loader.path, self.checkpoint) for row in self.rows}
+        loader.origins = origins
+        unshelve(self.rows, self.segments, loader, opened, origins.__getitem__)
         self.containers, loader.path = loader.containers, "self"
 
     def is_dated(self) -> bool:

@@ -42,7 +42,7 @@ from cutline.barrier.events import AtBoundary, EndpointEvent, Flush, LinkOpened
 from cutline.barrier.wire import pack_ack, pack_frame, pack_marker, unpack
 from cutline.errors import Overloaded
 from cutline.storage.blobs import BlobStore
-from cutline.storage.image import ImageRef, read_image
+from cutline.storage.image import ImageRef
 
 from . import failures
 from .capture import check_capturable
@@ -194,7 +194,7 @@ class Runner(Inbox, Sending):
         self._new_desk(None)
         # Suspended handlers run again now, and those after them must not find the desk of before.
         self._bind()
-        image = read_image(self.blobs, ref, standing.alone())
+        image = self.shutter.read(ref, standing)
         restored = self.shutter.expecting(standing)
         self.steps.restored(epoch, checkpoint, image)
         revived = revive(image, self.desk, self.classes, restored)

@@ -128,18 +128,24 @@ class Renewal:
         self.digest = b""
         self._hasher = blake3()
         self._documents: Iterator[Any] | None = change.documents()
+        self._index = change.indexing()
 
     def go_on(self, writer: Writer, entries: int) -> None:
         """Writes about so many."""
         while self._documents is not None and entries > 0:
             entries -= CHUNK
-            try:
-                part = writer.write(next(self._documents))
-            except StopIteration:
-                self.digest, self._documents = self._hasher.digest(), None
+            document = next(self._documents, None)
+            if document is None:
+                part = b"" if self._index is None else self._index.content()
+                self._documents = self._index = None
             else:
-                self.content += part
-                self._hasher.update(part)
+                part = writer.write(document)
+                if self._index is not None:
+                    self._index.add(document, len(part))
+            self.content += part
+            self._hasher.update(part)
+            if self._documents is None:
+                self.digest = self._hasher.digest()
 
     def fits(self, capture: int, log: Log) -> bool:
         """Whether the log of that capture, without what is older than this, goes on where this ends."""
@@ -199,7 +205,7 @@ class Shelf:
         journal = container._journal
         log = base[1].get(number) if base is not None else None
         if base is None or log is None or journal is None or journal.owner is not self:
-            return [self._segment(number, capture, capture, writer, container._everything())]
+            return self._all_of(number, container, writer, capture)
         change = journal.since(base[0], container._change())
         if change.size and change.is_whole:
             return [self._segment(number, capture, capture, writer, change)]
@@ -221,6 +227,22 @@ class Shelf:
         small = max(_SMALL, sum(segment.length for segment in log) // _SHARE)
         segment = self._segment(number, capture, since, writer, change, level=level, small=small)
         return own + [(each, None) for each in log] + [segment]
+
+    def _all_of(self, number: int, container: Container, writer: Writer, capture: int) -> list[Written]:
+        """Everything; what was restored and never read goes on as it was stored."""
+        journal = container._journal
+        stored = container._as_stored() if journal is not None and journal.owner is self else None
+        if stored is None:
+            return [self._segment(number, capture, capture, writer, container._everything())]
+        segments, change = stored
+        own: list[Written] = []
+        for each in segments:
+            content = each.whole()
+            piece = Piece(segment_name(number, each.capture), each.digest, None)
+            own.append((Segment(each.capture, -1, piece, len(content), each.size), content))
+        if change.size:
+            own.append(self._segment(number, capture, -1, writer, change))
+        return own
 
     def _renewed(self, number: int, journal: Journal, base: int, log: Log) -> tuple[list[Written], Log]:
         """(a segment in the place of the oldest ones, the others)."""
@@ -252,7 +274,7 @@ class Shelf:
         small: int = _SMALL,
     ) -> tuple[Segment, bytes]:
         """A new one, and its content."""
-        content = b"".join(map(writer.write, change.documents()))
+        content = _pickled(writer, change)
         piece = Piece(segment_name(number, capture), blake3(content).digest(), None)
         kept = change if len(content) < small else None
         return Segment(capture, since, piece, len(content), change.size, level, kept), content
@@ -276,6 +298,18 @@ class Shelf:
         for number, container in containers.items():
             container._journal = Journal(self, number)
             self.first = max(self.first, number + 1)
+
+
+def _pickled(writer: Writer, change: Change) -> bytes:
+    """What a segment says, with its index where it has one."""
+    index = change.indexing()
+    if index is None:
+        return b"".join(map(writer.write, change.documents()))
+    parts = []
+    for document in change.documents():
+        parts.append(writer.write(document))
+        index.add(document, len(parts[-1]))
+    return b"".join([*parts, index.content()])
 
 
 def _folded(log: Log, change: Change, since: int, floor: int) -> tuple[Log, Change, int, int]:

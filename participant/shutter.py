@@ -13,7 +13,7 @@ from cutline.barrier.actions import Capture, Settle
 from cutline.barrier.events import CaptureFailed, Durable
 from cutline.errors import CaptureError
 from cutline.storage.blobs import pack_key
-from cutline.storage.image import ImageRef, size_of
+from cutline.storage.image import Image, ImageRef, read_image, size_of
 
 from .ahead import SLICE_PAGES, Ahead
 from .capture import Capturer
@@ -23,6 +23,7 @@ from .program import program_id
 from .restore import Restored
 from .standing import Standing
 from .tracking import RegionTracker, chosen_tracking, insist
+from .unshelving import left_unread
 
 if TYPE_CHECKING:
     from .runner import Runner
@@ -67,6 +68,11 @@ class Shutter:
         if self.refs.get(checkpoint) != ref:
             return Standing({}, {}, RegionTracker("hash"))
         return self.capturer.standing(checkpoint, self.runner.instance)
+
+    def read(self, ref: ImageRef, standing: Standing) -> Image:
+        """The image that the state is to be restored from. Raises Corrupt."""
+        left = left_unread if self.runner.setup.options.get("lazy_maps") else None
+        return read_image(self.runner.blobs, ref, standing.alone(), left)
 
     def expecting(self, standing: Standing) -> Restored:
         """What the restore that is to come fills, for `adopt`."""

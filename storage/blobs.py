@@ -23,6 +23,7 @@ __all__ = (
     "DOCUMENT_MAX",
     "NAME_BYTES",
     "BlobStore",
+    "Held",
     "KeyParts",
     "check_key",
     "check_name",
@@ -46,6 +47,14 @@ _NAME_MAX = 120
 NAME_BYTES = 2000
 # What a manifest or a commit record may have.
 DOCUMENT_MAX = 1 << 30
+
+
+class Held(Protocol):
+    """A blob that stays readable for as long as this object lives, whoever deletes it."""
+
+    def read_into(self, start: int, target: memoryview) -> int:
+        """As `BlobStore.read_into`."""
+        ...
 
 
 class BlobStore(Protocol):
@@ -89,6 +98,14 @@ class BlobStore(Protocol):
 
     def size(self, key: str) -> int:
         """Bytes of the blob. Raises BlobNotFound."""
+        ...
+
+    def hold(self, key: str) -> Held | None:
+        """The blob, to be read later, also when it was deleted meanwhile. Raises BlobNotFound.
+
+        None: that cannot be promised here, or not for so many blobs at once; who will need the bytes reads
+        them now. What is held ends with this process, whatever ends it, and nobody has to be told.
+        """
         ...
 
     def list(self, prefix: str = "") -> Iterator[str]:

@@ -15,13 +15,16 @@ the store leads nowhere.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import threading
+import weakref
 from collections.abc import Iterable, Iterator, Sequence
+from typing import ClassVar
 
 from cutline.errors import BlobExists, StorageError
 
-from .blobs import check_key
+from .blobs import Held, check_key
 from .disk import Disk, meaning
 from .shared_sync import SharedSync
 
@@ -30,6 +33,8 @@ __all__ = ("DirectoryBlobs",)
 _GATHER = 1 << 20
 _GATHER_PARTS = 256
 _HIDDEN = "."
+# Blobs that a process holds at once: it has other uses for its file descriptors.
+HELD = 256
 
 
 class DirectoryBlobs:
@@ -131,6 +136,20 @@ class DirectoryBlobs:
     def read_into(self, key: str, start: int, target: memoryview) -> int:
         with self._reading(key) as fd:
             return self._fill(fd, start, target)
+
+    def hold(self, key: str) -> Held | None:
+        """An open file can be read when its name has gone."""
+        if len(_HeldFile.living) >= HELD:
+            return None
+        *folders, name = check_key(key)
+        try:
+            with self._folder(folders, make=False) as folder:
+                fd = self._disk.open_old(name, folder)
+        except OSError as error:
+            if error.errno in (errno.EMFILE, errno.ENFILE):
+                return None
+            raise meaning(error, self._path(key), writing=False) from error
+        return _HeldFile(self, fd, self._path(key))
 
     def _fill(self, fd: int, start: int, target: memoryview) -> int:
         done = 0
@@ -265,6 +284,31 @@ class DirectoryBlobs:
 
     def _path(self, key: str) -> str:
         return os.path.join(self.root, *key.split("/"))
+
+    def read_held(self, fd: int, start: int, target: memoryview, path: str) -> int:
+        """For what `hold` gave."""
+        try:
+            return self._fill(fd, start, target)
+        except OSError as error:
+            raise meaning(error, path, writing=False) from error
+
+    def close_held(self, fd: int) -> None:
+        """The same."""
+        self._disk.close(fd)
+
+
+class _HeldFile:
+    """An open file, closed with the last reference to this."""
+
+    living: ClassVar[weakref.WeakSet[_HeldFile]] = weakref.WeakSet()
+
+    def __init__(self, blobs: DirectoryBlobs, fd: int, path: str) -> None:
+        self._blobs, self._fd, self._path = blobs, fd, path
+        weakref.finalize(self, blobs.close_held, fd)
+        self.living.add(self)
+
+    def read_into(self, start: int, target: memoryview) -> int:
+        return self._blobs.read_held(self._fd, start, target, self._path)
 
 
 def _is_hidden(key: str) -> bool:

@@ -14,6 +14,7 @@ Where chains would grow long a delta is folded as it is written (`folding`).
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
@@ -29,6 +30,7 @@ from .layers import Layer, Link, Tables, layers_of, piece_place, remember, table
 from .pack import PackReader, PackWriter, Task, perform
 from .runs import Runs, Spans, shown
 from .scatter import Memory, Wanted
+from .unread import Left, Unread
 
 __all__ = (
     "Content",
@@ -123,6 +125,8 @@ class Image:
     sections: dict[str, bytes]
     pieces: list[tuple[str, bytes]]
     regions: dict[int, Memory] = field(default_factory=dict)
+    # The pieces that are not among `pieces`, because they were left unread.
+    unread: dict[str, Unread] = field(default_factory=dict)
 
 
 def write_image(
@@ -235,10 +239,13 @@ def read_sections(blobs: BlobStore, ref: ImageRef) -> dict[str, bytes]:
     return sections
 
 
-def read_image(blobs: BlobStore, ref: ImageRef, held: Held | None = None) -> Image:
+def read_image(
+    blobs: BlobStore, ref: ImageRef, held: Held | None = None, left: Left | None = None
+) -> Image:
     """Reads an image and all it builds on, verifying every digest on the way.
 
-    What `held` offers is completed and becomes the image's; only what lacks there is read.
+    What `held` offers is completed and becomes the image's; only what lacks there is read. Pieces of which
+    `left` is true are read when they are asked for, and verified then.
 
     Raises Corrupt, which names the object and its checkpoint; other StorageError if the store cannot be
     read at all.
@@ -249,20 +256,33 @@ def read_image(blobs: BlobStore, ref: ImageRef, held: Held | None = None) -> Ima
     for name, body in newest.sections.items():
         if not isinstance(body, bytes):
             reading.small(("section", name), 0, body)
+    unread: dict[str, Unread] = {}
+    later = set()
     for name, (digest, _) in newest.pieces.items():
         number, where = piece_place(layers, name, digest)
+        if left is not None and left(name, where[1]):
+            found = reading.hold(number, name, digest, where)
+            if found is not None:
+                unread[name] = found
+                continue
+            later.add(name)
         reading.small(("piece", name), number, where)
     regions = {number: reading.region(number, held) for number in newest.regions}
     contents = reading.perform(blobs)
     remember(ref.digest, tables_from(layers))
+    left_out = {*unread, *later}
     return Image(
         dict(newest.header),
         {
             name: body if isinstance(body, bytes) else contents["section", name]
             for name, body in newest.sections.items()
         },
-        [(name, contents["piece", name]) for name in newest.pieces],
+        [(name, contents["piece", name]) for name in newest.pieces if name not in left_out],
         regions,
+        {
+            **unread,
+            **{name: Unread.of(name, newest.pieces[name][0], contents["piece", name]) for name in later},
+        },
     )
 
 
@@ -274,6 +294,16 @@ class _Reading:
         self._small: list[list[tuple[tuple[str, str], int, int]]] = [[] for _ in layers]
         self._first: list[list[Wanted]] = [[] for _ in layers]
         self._then: list[list[Wanted]] = [[] for _ in layers]
+        # Of layers that are held.
+        self._locks: dict[int, threading.Lock | None] = {}
+
+    def hold(self, layer: int, name: str, digest: bytes, where: list[int]) -> Unread | None:
+        """A piece that is left unread; None where that cannot be."""
+        reader = self._layers[layer].reader
+        if layer not in self._locks:
+            self._locks[layer] = threading.Lock() if reader.hold() else None
+        lock = self._locks[layer]
+        return None if lock is None else Unread.in_pack(name, digest, reader, where, lock)
 
     def small(self, name: tuple[str, str], layer: int, where: list[int]) -> None:
         """Something that becomes `bytes`."""

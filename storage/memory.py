@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 
 from cutline.errors import BlobExists, BlobNotFound
 
-from .blobs import check_key
+from .blobs import Held, check_key
 
 __all__ = ("MemoryBlobs",)
 
@@ -42,6 +42,9 @@ class MemoryBlobs:
     def size(self, key: str) -> int:
         return len(self._content(key))
 
+    def hold(self, key: str) -> Held:
+        return _HeldBytes(self._content(key))
+
     def list(self, prefix: str = "") -> Iterator[str]:
         with self._lock:
             keys = sorted(key for key in self._blobs if key.startswith(prefix))
@@ -61,3 +64,15 @@ class MemoryBlobs:
         if content is None:
             raise BlobNotFound(f"no blob {key}", key=key)
         return content
+
+
+class _HeldBytes:
+    """The bytes themselves."""
+
+    def __init__(self, content: bytes) -> None:
+        self._content = content
+
+    def read_into(self, start: int, target: memoryview) -> int:
+        part = self._content[start : start + target.nbytes]
+        target[: len(part)] = part
+        return len(part)

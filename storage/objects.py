@@ -136,6 +136,10 @@ class ObjectBlobs:
         got = self._pool().map(lambda at: self._read_part(key, start + at, view[at : at + PART]), places)
         return sum(got)
 
+    def hold(self, key: str) -> None:
+        """An object that is deleted is gone for everybody."""
+        check_key(key)
+
     def _read_part(self, key: str, start: int, target: memoryview) -> int:
         if not target.nbytes:
             return 0

@@ -220,6 +220,7 @@ class PackReader:
         ends: Fetched | None = None,
     ) -> None:
         self._blobs = blobs
+        self._read_into: Callable[[int, memoryview], int] = partial(blobs.read_into, key)
         self.key = key
         self.digest = digest
         ends = ends or fetched(blobs, [key])[0]
@@ -277,6 +278,16 @@ class PackReader:
         if not whole or any(stored < 0 or len(digest) != DIGEST_SIZE for stored, _, digest in table):
             raise corrupt(self.key, "has a wrong table of extents")
         return length, extent, table
+
+    def hold(self) -> bool:
+        """From now on the stream can be read whoever deletes the blob, if this is true. Raises Corrupt."""
+        try:
+            held = self._blobs.hold(self.key)
+        except BlobNotFound as error:
+            raise corrupt(self.key, "is missing") from error
+        if held is not None:
+            self._read_into = held.read_into
+        return held is not None
 
     def check_stream(self) -> None:
         """Reads and checks every extent. Raises Corrupt."""
@@ -374,7 +385,7 @@ class PackReader:
         return min(self._extent, self.stream_length - number * self._extent)
 
     def _read_straight(self, first: int, target: memoryview) -> None:
-        got = self._blobs.read_into(self.key, self._offsets[first], target)
+        got = self._read_into(self._offsets[first], target)
         if got != target.nbytes:
             raise corrupt(self.key, "is cut short")
         for start in range(0, target.nbytes, self._extent):
@@ -410,7 +421,7 @@ class PackReader:
     def _checked_span(self, first: int, last: int) -> memoryview:
         start = self._offsets[first]
         span = memoryview(np.empty(self._offsets[last] - start, np.uint8).data)
-        if span.nbytes and self._blobs.read_into(self.key, start, span) != span.nbytes:
+        if span.nbytes and self._read_into(start, span) != span.nbytes:
             raise corrupt(self.key, "is cut short")
         for number in range(first, last):
             stored, _, digest = self._table[number]

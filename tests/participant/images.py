@@ -11,6 +11,7 @@ import pytest
 from cutline.participant.capture import Captured, Capturer
 from cutline.participant.pickling import dumps, loads
 from cutline.participant.restore import Restored, restore
+from cutline.participant.shelf import is_segment
 from cutline.participant.tracking import tracking_here
 from cutline.storage.blobs import pack_key
 from cutline.storage.image import ImageRef, read_image, write_image
@@ -87,9 +88,18 @@ class Packs(Images):
             most=self.most,
         )
 
-    def restore(self, number: int, restored: Restored | None = None) -> Any:
-        image = read_image(self.blobs, self.refs[number])
-        return restore(image.pieces, image.regions, participant="p", restored=restored)
+    def restore(self, number: int, restored: Restored | None = None, *, later: bool = False) -> Any:
+        """`later`: segments are left unread, however small."""
+        left = (lambda name, size: is_segment(name)) if later else None
+        image = read_image(self.blobs, self.refs[number], left=left)
+        return restore(
+            image.pieces,
+            image.regions,
+            participant="p",
+            header={"checkpoint": number},
+            restored=restored,
+            unread=image.unread,
+        )
 
 
 def graph_of(root: object) -> list[Any]:

@@ -264,16 +264,17 @@ class Run:
             return
         self.images.put(captured, against)
         self.same(self.images.restore(number), number)
+        self.same(self.images.restore(number, later=True), number)
         if self.base is None or number > self.base:
             self.base = number
             self.capturer.committed(number)
 
-    def start_again(self, known: bool) -> None:
+    def start_again(self, known: bool, later: bool) -> None:
         assert self.base is not None
-        self.log.append(f"restore {self.base}")
+        self.log.append(f"restore {self.base}{', entries later' * later}")
         self.capturer = self.new_capturer()
         restored = self.capturer.expecting() if known else None
-        self.agent = self.images.restore(self.base, restored)
+        self.agent = self.images.restore(self.base, restored, later=later)
         self.capturer.adopt(self.base, self.agent, restored)
         self.mirrors = []
         self.mirror()
@@ -397,9 +398,9 @@ class MapsInARow(Run, RuleBasedStateMachine):
         self.decide(which, commit)
 
     @precondition(lambda self: self.base is not None and not self.undecided)
-    @rule(known=st.sampled_from((True, True, False)))
-    def restart(self, known: bool) -> None:
-        self.start_again(known)
+    @rule(known=st.sampled_from((True, True, False)), later=st.booleans())
+    def restart(self, known: bool, later: bool) -> None:
+        self.start_again(known, later)
 
 
 def drive(seed: int, steps: int = 40, *, churn: bool = False) -> None:
@@ -423,4 +424,4 @@ def drive(seed: int, steps: int = 40, *, churn: bool = False) -> None:
         elif run.undecided:
             run.decide(chance.randrange(3), chance.random() < 0.7)
         elif run.base is not None and not (churn and chosen < 0.97):
-            run.start_again(chance.random() < 0.7)
+            run.start_again(chance.random() < 0.7, chance.random() < 0.5)

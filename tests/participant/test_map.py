@@ -13,7 +13,7 @@ import pytest
 
 from cutline import Map
 from cutline.errors import CannotCapture, CannotRestore
-from cutline.participant import immutable, map, shelf
+from cutline.participant import immutable, map_change, shelf
 from cutline.participant.capture import Captured, Capturer
 from tests.participant.images import Images, Packs, through_image, through_message
 from tests.participant.maps_in_a_row import Open
@@ -261,7 +261,7 @@ def test_what_is_captured_twice_keeps_its_order() -> None:
 
 
 def test_a_large_one_is_written_anew_by_the_captures_that_follow(monkeypatch: pytest.MonkeyPatch) -> None:
-    for place, name, value in [(map, "CHUNK", 50), (shelf, "CHUNK", 50), (shelf, "_AT_ONCE", 100)]:
+    for place, name, value in [(map_change, "CHUNK", 50), (shelf, "CHUNK", 50), (shelf, "_AT_ONCE", 100)]:
         monkeypatch.setattr(place, name, value)
     agent = Agent(seen=Map({number: "x" * 100 for number in range(1000)}))
     taking = Taking(agent)

@@ -14,8 +14,8 @@ from hypothesis import settings
 
 from cutline import Map
 from cutline.errors import CannotCapture, CannotRestore
-from cutline.participant import container, map, shelf
-from cutline.participant.map import MapChange
+from cutline.participant import container, key_index, map, map_change, shelf
+from cutline.participant.map_change import MapChange
 from tests.participant.maps_in_a_row import MapsInARow, drive
 
 # Runs of the machine, driven both ways.
@@ -27,11 +27,17 @@ TestMapsInARow = MapsInARow.TestCase
 TestMapsInARow.settings = settings(max_examples=max(40, EXAMPLES // 4), stateful_step_count=30, deadline=None)
 
 
+@pytest.fixture(autouse=True)
+def indexed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Segments of a few entries can be read by key."""
+    monkeypatch.setattr(key_index, "LEAST", 2)
+
+
 @pytest.fixture
 def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
     """Maps of a few entries are large, and their segments too."""
     for place, name, value in [
-        *((map, "CHUNK", 3), (shelf, "CHUNK", 3), (shelf, "_AT_ONCE", 4)),
+        *((map_change, "CHUNK", 3), (shelf, "CHUNK", 3), (shelf, "_AT_ONCE", 4)),
         *((shelf, "_LEAST", 2), (shelf, "_SMALL", 150), (shelf, "_SHARE", 4)),
     ]:
         monkeypatch.setattr(place, name, value)

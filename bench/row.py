@@ -2,19 +2,29 @@
 
 Machines are noisy and differ, so only ratios of figures taken side by side in one run count. A row takes
 samples, never a verdict: sample k of both sides comes from round k, the ratio is the median of the rounds'
-ratios, and whether the target holds is computed from it. `interleave` takes the rounds.
+ratios, and what they show of the target is computed from them (`verdict`). `interleave` takes the rounds.
 """
 
 from __future__ import annotations
 
 import gc
-import random
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import Any, Literal
 
-__all__ = ("Row", "interleave")
+from bench.verdict import Interval, Target, Verdict, interval_of, ratio_of
+
+__all__ = ("Missing", "Row", "interleave")
+
+
+@dataclass(frozen=True, slots=True)
+class Missing:
+    """What could not be measured here, and why: a peer that is not installed, a server that cannot be had."""
+
+    name: str
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,8 +33,12 @@ class Row:
 
     ``samples_ours`` and ``samples_baseline`` are in ``unit``, one of each per round. ``ratio`` says how the
     ratio is read: "ours/baseline" for a share that is kept or a factor that is paid, "baseline/ours" for "so
-    many times shorter". The target is ``at_least`` or ``at_most`` it; exactly one is given. ``by`` "lower":
-    the lower end of a 95 % interval of the median, by resampling the rounds, is held against the target.
+    many times shorter". The target is ``at_least`` or ``at_most`` it, or both; without either the row
+    compares and judges nothing. ``by`` "lower": ``holds`` looks at the lower end of the interval, not at
+    the median.
+
+    ``against`` is what the baseline is, where a row's name does not say it (a peer); rows of one ``group``
+    stand in one table and one picture of the report.
     """
 
     name: str
@@ -36,56 +50,74 @@ class Row:
     at_most: float | None = None
     by: Literal["median", "lower"] = "median"
     note: str = ""
+    against: str = ""
+    group: str = ""
 
     def __post_init__(self) -> None:
-        if (self.at_least is None) == (self.at_most is None):
-            raise ValueError(f"row {self.name}: give either at_least or at_most")
+        if self.at_least is not None and self.at_most is not None and self.at_least > self.at_most:
+            raise ValueError(f"row {self.name}: at least {self.at_least:g} and at most {self.at_most:g}")
         if not self.samples_ours:
             raise ValueError(f"row {self.name}: no round was measured")
         if len(self.samples_ours) != len(self.samples_baseline):
             raise ValueError(f"row {self.name}: a round has a sample of both sides")
+
+    @property
+    def target(self) -> Target | None:
+        """The bounds of the ratio; None if there are none."""
+        if self.at_least is None and self.at_most is None:
+            return None
+        return Target(self.at_least, self.at_most)
 
     def ratios(self) -> list[float]:
         """The ratio of each round, in the direction of ``ratio``."""
         pairs = zip(self.samples_ours, self.samples_baseline, strict=True)
         if self.ratio == "baseline/ours":
             pairs = zip(self.samples_baseline, self.samples_ours, strict=True)
-        return [above / below if below else float("inf") for above, below in pairs]
+        return [ratio_of(above, below) for above, below in pairs]
 
     def measured_ratio(self) -> float:
-        """The median of the rounds' ratios."""
-        return median(self.ratios())
+        """The median of the rounds' ratios; not a number if none of them is one."""
+        known = [ratio for ratio in self.ratios() if not math.isnan(ratio)]
+        return median(known) if known else math.nan
 
-    def lower(self) -> float:
-        """The lower end of the 95 % interval of the median (percentile bootstrap, a fixed seed)."""
-        ratios, chance = self.ratios(), random.Random(1)
-        medians = sorted(median(chance.choices(ratios, k=len(ratios))) for _ in range(2000))
-        return medians[len(medians) // 40]
+    def interval(self) -> Interval:
+        """Where that median lies with a confidence of 95 %."""
+        return interval_of(self.ratios())
 
-    def holds(self) -> bool:
-        """Whether the measured ratio meets the target."""
-        measured = self.lower() if self.by == "lower" else self.measured_ratio()
-        if self.at_least is not None:
-            return measured >= self.at_least
-        return self.at_most is not None and measured <= self.at_most
+    def holds(self) -> bool | None:
+        """Whether the measured figure meets the target; None without a target."""
+        if self.target is None:
+            return None
+        return self.target.met_by(self.interval().low if self.by == "lower" else self.measured_ratio())
+
+    def verdict(self) -> Verdict | None:
+        """What the whole interval shows of the target; None without a target."""
+        return None if self.target is None else self.target.judge(self.interval())
 
     def to_doc(self) -> dict[str, Any]:
-        """The row as it stands in the JSON document."""
-        sign, bound = (">=", self.at_least) if self.at_least is not None else ("<=", self.at_most)
-        ratios = self.ratios()
+        """The row as it stands in the JSON document; what is no finite number is null there."""
+        ratios, interval = [ratio for ratio in self.ratios() if not math.isnan(ratio)], self.interval()
         return {
             "name": self.name,
             "unit": self.unit,
             "ours": median(self.samples_ours),
             "baseline": median(self.samples_baseline),
-            "ratio": self.measured_ratio(),
-            "range": [min(ratios), max(ratios)],
-            **({"lower": self.lower()} if self.by == "lower" else {}),
-            "target": f"{self.ratio} {sign} {bound:g}",
+            "ratio": _finite(self.measured_ratio()),
+            "range": [_finite(min(ratios)), _finite(max(ratios))] if ratios else [None, None],
+            "interval": [_finite(interval.low), _finite(interval.high)],
+            "target": f"{self.ratio} {self.target.text()}" if self.target is not None else None,
+            "bounds": [self.at_least, self.at_most],
             "holds": self.holds(),
+            "verdict": self.verdict(),
             "samples": {"ours": list(self.samples_ours), "baseline": list(self.samples_baseline)},
             "note": self.note,
+            "against": self.against,
+            "group": self.group,
         }
+
+
+def _finite(number: float) -> float | None:
+    return number if math.isfinite(number) else None
 
 
 def interleave(

@@ -104,9 +104,20 @@ class _Trigger:
         self._thread.join(60)
 
 
-def measure_at(name: str, per_second: float, *, at_least: float, rounds: int = 20, spell: float = 4.0) -> Row:
-    """The row for one rate. CUTLINE_BENCH_MIB: the arrays' size, 1024 without it; the rest a tenth of it."""
-    mebibytes = int(os.environ.get("CUTLINE_BENCH_MIB", "1024"))
+def measure_at(
+    name: str,
+    per_second: float,
+    *,
+    at_least: float,
+    rounds: int = 20,
+    spell: float = 4.0,
+    mebibytes: int | None = None,
+) -> Row:
+    """The row for one rate. ``mebibytes``: the arrays' size; the rest a tenth of it.
+
+    Without it CUTLINE_BENCH_MIB says it, and 1024 without that.
+    """
+    mebibytes = mebibytes or int(os.environ.get("CUTLINE_BENCH_MIB", "1024"))
     plain = mebibytes * 100 // 1024
     kept: list[float] = []
     free: list[float] = []

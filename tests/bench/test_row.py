@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.__main__ import main, row_names
+from bench.__main__ import main
 from bench.bench_capture_delay_queued import measure as measure_delay
 from bench.bench_catalog_flat import measure as measure_catalog
 from bench.bench_channel_vs_transport import measure as measure_channel
@@ -21,6 +21,7 @@ from bench.bench_step_vs_append import measure as measure_steps
 from bench.bench_write_bandwidth import measure as measure_bandwidth
 from bench.bench_written_per_changed import measure as measure_written
 from bench.bench_written_per_changed_long import measure as measure_written_long
+from bench.document import row_names
 from bench.row import Row, interleave
 
 
@@ -51,23 +52,48 @@ def test_the_document_has_what_readers_expect() -> None:
         "baseline": 1.0,
         "ratio": 3.0,
         "range": [2.0, 4.0],
+        "interval": [2.0, 4.0],
         "target": "ours/baseline <= 3",
+        "bounds": [None, 3],
         "holds": True,
+        "verdict": "undecided",
         "samples": {"ours": [2.0, 3.0, 4.0], "baseline": [1.0, 1.0, 1.0]},
         "note": "directory",
+        "against": "",
+        "group": "",
     }
-    json.dumps(doc)
+    json.dumps(doc, allow_nan=False)
 
 
-def test_a_row_needs_one_target_and_samples() -> None:
-    with pytest.raises(ValueError, match="at_least or at_most"):
-        Row("x", "ms", [1.0], [1.0])
-    with pytest.raises(ValueError, match="at_least or at_most"):
-        Row("x", "ms", [1.0], [1.0], at_least=1, at_most=2)
+def test_a_row_needs_samples_of_both_sides_and_bounds_that_can_be_kept() -> None:
+    with pytest.raises(ValueError, match="at least 2 and at most 1"):
+        Row("x", "ms", [1.0], [1.0], at_least=2, at_most=1)
     with pytest.raises(ValueError, match="no round was measured"):
         Row("x", "ms", [], [1.0], at_least=1)
     with pytest.raises(ValueError, match="a sample of both sides"):
         Row("x", "ms", [1.0, 2.0], [1.0], at_least=1)
+
+
+def test_a_row_without_a_target_judges_nothing() -> None:
+    doc = Row("x", "ms", [1.0] * 5, [2.0] * 5, against="a peer", group="channel").to_doc()
+    assert (doc["ratio"], doc["target"], doc["holds"], doc["verdict"]) == (0.5, None, None, None)
+    assert (doc["against"], doc["group"]) == ("a peer", "channel")
+
+
+def test_a_figure_that_meets_the_target_may_be_undecided() -> None:
+    ours = [0.9, 0.94, 0.96, 0.97, 1.0, 1.02]
+    row = Row("x", "ms", ours, [1.0] * 6, at_least=0.95)
+    assert row.holds() and row.verdict() == "undecided"
+    assert Row("x", "ms", ours, [1.0] * 6, at_least=0.95, by="lower").holds() is False
+
+
+def test_what_is_no_number_is_null_in_the_document() -> None:
+    doc = Row("x", "ms", [1.0, 0.0, 0.0], [0.0, 0.0, 0.0], at_most=1).to_doc()
+    assert (doc["ratio"], doc["range"], doc["holds"]) == (None, [None, None], False)
+    doc = Row("x", "ms", [0.0], [0.0], at_most=1).to_doc()
+    assert (doc["ratio"], doc["interval"], doc["range"]) == (None, [None, None], [None, None])
+    assert (doc["holds"], doc["verdict"]) == (False, "undecided")
+    json.dumps(doc, allow_nan=False)
 
 
 def test_a_baseline_of_nothing_is_no_division_by_zero() -> None:
@@ -185,5 +211,7 @@ def test_a_figure_may_have_two_rows(
     monkeypatch.setattr("bench.bench_written_per_changed.measure", lambda: rows)
     assert main(["--only", "written_per_changed"]) == 0
     first, second = capsys.readouterr().out.splitlines()
-    assert first.startswith("some: 1 ") and "holds" in first
-    assert second.startswith("other: 3 ") and "FALLS SHORT" in second
+    assert first == "some: 1 (1 to 1) ours/baseline <= 2: undecided; 1 against 1 ms"
+    assert second.startswith(
+        "other: 3 (3 to 3) ours/baseline <= 2: undecided, the measured figure falls short"
+    )

@@ -1,0 +1,136 @@
+"""A run of the bench as one document: the machine, the rows, what is missing and what ended with an error."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import sys
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from contextlib import redirect_stdout
+from dataclasses import dataclass, field
+from importlib import import_module, metadata
+from pathlib import Path
+from typing import Any
+
+from bench.bench_same_vs_same import GROUP as NOISE
+from bench.quick import QUICK
+from bench.row import Missing, Row
+
+__all__ = ("Run", "compact", "in_order", "machine", "row_names", "without_paths")
+
+_SAME = "same_vs_same"
+_PACKAGES = ("grpcio", "matplotlib", "msgpack", "numpy", "ray")
+_DIGITS = 5
+
+
+def row_names(folder: Path) -> list[str]:
+    """The rows that can be measured, by the modules that are there."""
+    return sorted(path.stem.removeprefix("bench_") for path in folder.glob("bench_*.py"))
+
+
+def in_order(names: Sequence[str]) -> list[str]:
+    """The order of measuring: the baseline against itself before all others, and once more after them."""
+    if _SAME not in names:
+        return list(names)
+    others = [name for name in names if name != _SAME]
+    return [_SAME, *others, _SAME] if others else [_SAME]
+
+
+def without_paths(text: str) -> str:
+    """A text of an error without the machine's paths: a report is read elsewhere."""
+    return re.sub(r"(?<![\w.])/(?:[\w.+-]+/)+", ".../", text)
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return platform.processor() or platform.machine()
+    models = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return models[0] if models else platform.machine()
+
+
+def _version(name: str) -> str | None:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def machine() -> dict[str, Any]:
+    """What the figures were measured on, and how busy it was by then; nothing that names it."""
+    return {
+        "system": platform.platform(),
+        "kernel": platform.release(),
+        "processor": _processor(),
+        "cores": os.cpu_count(),
+        "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        "load": list(os.getloadavg()),
+        "python": platform.python_version(),
+        "packages": {name: version for name in _PACKAGES if (version := _version(name)) is not None},
+    }
+
+
+@dataclass
+class Run:
+    """Takes measurements and keeps what they found. ``told`` hears of each row as it is there."""
+
+    quick: bool = False
+    told: Callable[[Row], object] = lambda _row: None
+    rows: list[Row] = field(default_factory=list)
+    missing: list[Missing] = field(default_factory=list)
+    errors: list[Missing] = field(default_factory=list)
+    seconds: dict[str, float] = field(default_factory=dict)
+    _load: tuple[float, float, float] = field(default_factory=os.getloadavg)
+
+    def measure(self, name: str) -> None:
+        """One module's rows. One that ends with an error is named, and does not end the run."""
+        settings: dict[str, Any] = {}
+        if self.quick:
+            if name not in QUICK:
+                self.missing.append(Missing(name, "not in the quick run; `make bench` measures it"))
+                return
+            settings = dict(QUICK[name])
+        if any(row.group == NOISE for row in self.rows) and name == _SAME:
+            settings["suffix"] = "_after"
+        began = time.monotonic()
+        try:
+            # Ray prints of processes that die, on the standard output, which is the document's.
+            with redirect_stdout(sys.stderr):
+                found = import_module(f"bench.bench_{name}").measure(**settings)
+        except Exception as error:
+            traceback.print_exc()
+            first = (str(error).splitlines() or [""])[0]
+            self.errors.append(Missing(name, without_paths(f"{type(error).__name__}: {first}")))
+            return
+        finally:
+            self.seconds[name] = self.seconds.get(name, 0.0) + time.monotonic() - began
+        for each in found if isinstance(found, list) else [found]:
+            if isinstance(each, Missing):
+                self.missing.append(each)
+            else:
+                self.rows.append(each)
+                self.told(each)
+
+    def to_doc(self) -> dict[str, Any]:
+        """The document; ``machine`` and ``rows`` are what other programs read."""
+        return {
+            "machine": {**machine(), "load_before": list(self._load)},
+            "rows": [row.to_doc() for row in self.rows],
+            "missing": [{"name": each.name, "reason": each.reason} for each in self.missing],
+            "errors": [{"name": each.name, "reason": each.reason} for each in self.errors],
+            "quick": self.quick,
+            "seconds": self.seconds,
+        }
+
+
+def compact(document: Any) -> Any:
+    """The document with all numbers to five digits, so that its file stays small."""
+    if isinstance(document, dict):
+        return {key: compact(value) for key, value in document.items()}
+    if isinstance(document, list):
+        return [compact(value) for value in document]
+    return float(f"{document:.{_DIGITS}g}") if isinstance(document, float) else document

@@ -10,7 +10,7 @@ USABLE := import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 10))
 PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check
 
 .PHONY: test test-real test-cluster test-zoo test-containers check demo bench clean test-adoption mutate
-.PHONY: test-retention test-effects test-schema test-crash fuzz-format simulate simulate-mutants simulate-scale
+.PHONY: test-retention test-effects test-people test-schema test-crash fuzz-format simulate simulate-mutants simulate-scale
 .DEFAULT_GOAL := test
 
 # The tests in two halves at once.
@@ -68,6 +68,11 @@ test-crash: $(STAMP)
 KILLS := 300
 test-effects: $(STAMP)
 	$(BIN)/python -m tests.effects.matrix --kills $(KILLS)
+
+# Questions to people, answers, suspensions and timers: a minute; `make test` has three of them.
+test-people: $(STAMP)
+	CUTLINE_TEST_PEOPLE=1 $(BIN)/python -m pytest -q tests/participant/test_people.py tests/system/test_people.py \
+	  tests/system/test_suspending.py
 
 # Random damage to every kind of file: make fuzz-format DURATION=60, in seconds
 DURATION := 60

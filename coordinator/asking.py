@@ -11,6 +11,7 @@ from typing import Any
 from cutline.storage import Store
 
 from .people import Question, answered, asked
+from .suspending import SOONER, Suspended, free_label, wait_until_still
 
 __all__ = ("Asking",)
 
@@ -19,7 +20,12 @@ class Asking(ABC):
     """See the module's head."""
 
     name: str
+    lineage: str
     store: Store
+
+    @abstractmethod
+    def _suspend(self, label: str) -> int:
+        """Takes a savepoint and ends the system; the savepoint's id."""
 
     @abstractmethod
     def _request(self, what: str, timeout: float | None = None, **fields: Any) -> Any:
@@ -56,6 +62,39 @@ class Asking(ABC):
     def answer(self, question: str, value: Any) -> Question:
         """Answers a question to a person; see `cutline.answer`."""
         return answered(self.store, self.name, question, value)
+
+    def suspend(self, label: str | None = None) -> Suspended:
+        """Takes a savepoint and ends every process of the system; `cutline.start` goes on from it.
+
+        That may be days later, and, with an export, on another machine. Calls of effects that are under way
+        are let come to their end first, 15 seconds at most. Meanwhile questions can be seen and answered
+        (`cutline.pending`, `cutline.answer`), and timers that come due fire at the start.
+
+        Args:
+            label: of the savepoint, which stays until it is deleted; None: ``suspended-1`` and so on.
+
+        Raises:
+            CheckpointAborted, DuplicateLabel: there is no savepoint; the system goes on.
+            Misuse: in a loop's body.
+        """
+        taken = [row.label for row in self.checkpoints()]
+        chosen = free_label(taken) if label is None else label
+        checkpoint = self._suspend(chosen)
+        row = self.store.catalog.find(self.name, str(checkpoint), self.lineage)
+        return Suspended(checkpoint, chosen, tuple(self.pending()), row.summary["waits"]["timer"])
+
+    def suspend_when_waiting(
+        self, timeout: float | None = None, *, sooner: float = SOONER, label: str | None = None
+    ) -> Suspended:
+        """Suspends the system when every participant only waits for people or timers and no message is under
+        way; see `suspend`.
+
+        Args:
+            timeout: seconds; TimeoutError after them, and the system goes on.
+            sooner: timers that are due in fewer seconds than these are waited for.
+        """
+        wait_until_still(self._request, timeout, sooner)
+        return self.suspend(label)
 
     def drain(self, node: str, timeout: float = 120.0) -> dict[str, str]:
         """Moves all participants off a node of the cluster; returns where each of them is now.

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 from cutline.barrier.commit import Decide, ManifestDurable, RowDecided, WriteManifest
 from cutline.barrier.cut import in_flight
@@ -15,6 +16,10 @@ if TYPE_CHECKING:
     from .runner import Coordinator
 
 __all__ = ("Committer",)
+
+
+# Of a report that does not say so.
+_UNKNOWN: Mapping[str, Any] = {"people": 0, "timer": None, "still": False}
 
 
 class Committer:
@@ -61,6 +66,7 @@ class Committer:
             # So that a request that is made again of the next coordinator is known to have been done.
             "asked": [ticket.asked for ticket in entry.start.tickets if ticket.asked],
         }
+        entry.summary["waits"] = _waiting(facts, entry.summary["in_flight_messages"])
         entry.manifest = Manifest(
             system=c.settings.system,
             lineage=c.lineage,
@@ -135,3 +141,17 @@ class Committer:
                 continue
             del self.undecidable[checkpoint]
             c.feed(RowDecided(action.checkpoint, fate == "committed", "the catalog was away"))
+
+
+def _waiting(facts: Mapping[str, Mapping[str, Any]], in_flight: int) -> dict[str, Any]:
+    """Who waits for how many people, the earliest timer, and whether all of them wait for these alone.
+
+    Nothing but an answer, a timer or the program can end that, so what the cut shows is true from then on.
+    """
+    waits = {name: fact.get("waits", _UNKNOWN) for name, fact in facts.items()}
+    timers = [said["timer"] for said in waits.values() if said["timer"] is not None]
+    return {
+        "people": {name: said["people"] for name, said in waits.items() if said["people"]},
+        "timer": min(timers, default=None),
+        "still": not in_flight and all(said["still"] for said in waits.values()),
+    }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgpack
@@ -38,9 +38,13 @@ def effects_policy(effects: str, restore: str | None) -> bool | None:
     return None if restore is None else effects == LIVE
 
 
-def requests_of(store: Store, row: CheckpointRow) -> Iterator[tuple[Member, EffectRequest]]:
-    """What participants of a checkpoint have asked of the world, and have no outcome of there."""
+def requests_of(
+    store: Store, row: CheckpointRow, names: Container[str] | None = None
+) -> Iterator[tuple[Member, EffectRequest]]:
+    """What participants of a checkpoint, all or some, have asked of the world and not been answered there."""
     for name, image in sorted(store.read_manifest(row).images.items()):
+        if names is not None and name not in names:
+            continue
         raw = read_sections(store.blobs, image.ref)["calls"]
         doc = msgpack.unpackb(raw, strict_map_key=False, max_bin_len=len(raw), max_str_len=len(raw))
         for each in doc.get("effects", ()):

@@ -38,7 +38,7 @@ from cutline.storage.effects import PERSON, EffectRow
 from cutline.storage.importing import claimed_by
 
 from .effect_rows import requests_of
-from .questions import outcome_row
+from .questions import answered_as, outcome_row
 
 __all__ = ("Question", "answer", "answered", "asked", "pending")
 
@@ -167,11 +167,19 @@ def _current(store: Store, system: str, lineage: str) -> CheckpointRow | None:
 def _open_in(store: Store, row: CheckpointRow, lineage: str) -> list[_Open]:
     """What a checkpoint asks people, in the name of a lineage that goes on from it."""
     found = []
-    for me, request in requests_of(store, row):
+    # The row says whose images are worth a look.
+    for me, request in requests_of(store, row, row.summary.get("waits", {}).get("people")):
         if request.is_question:
             found.append((me, rekeyed(request, lineage, me), request.since or row.checkpoint))
-    outcomes = store.catalog.outcomes(lineage, [request.key for _, request, _ in found])
-    made = [_Open(lineage, me, request, since, outcomes.get(request.key)) for me, request, since in found]
+    names = answered_as(row) if row.lineage == lineage else [lineage]
+    keys = {request.key: [rekeyed(request, name, me).key for name in names] for me, request, _ in found}
+    known = store.catalog.outcomes(lineage, [key for each in keys.values() for key in each])
+    made = [
+        _Open(
+            lineage, me, request, since, next((known[key] for key in keys[request.key] if key in known), None)
+        )
+        for me, request, since in found
+    ]
     return sorted(made, key=lambda each: (each.since, each.me.name, each.request.number))
 
 

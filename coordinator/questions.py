@@ -19,6 +19,7 @@ from cutline.errors import DeadlinePassed, StorageError
 from cutline.participant.effect_request import EffectRequest, rekeyed
 from cutline.participant.messages import pack_error
 from cutline.participant.person import asked_of
+from cutline.storage.catalog import CheckpointRow
 from cutline.storage.collect import MADE_WHOLE
 from cutline.storage.effects import EffectRow, State, Verdict
 
@@ -69,6 +70,15 @@ def outcome_row(
         by,
         float(now),
     )
+
+
+def answered_as(row: CheckpointRow) -> list[str]:
+    """The lineages by whose keys answers to a checkpoint's questions are known where it is.
+
+    Its own; and the one that it was exported from, if it goes on in place of that.
+    """
+    imported = row.summary.get("imported", {})
+    return [row.lineage, *([imported["lineage"]] if imported.get("claimed") else [])]
 
 
 class Questions:
@@ -132,7 +142,12 @@ class Questions:
         if c.origin is None or not c.origin[0].startswith(MADE_WHOLE):
             return
         before = c.origin[0]
-        theirs = {rekeyed(request, before, seat.member).key: (seat, request) for seat, request in asked}
+        cut = c.catalog.find(c.settings.system, f"{before}/{c.origin[1]}")
+        theirs = {
+            rekeyed(request, name, seat.member).key: (seat, request)
+            for seat, request in asked
+            for name in answered_as(cut)
+        }
         for key, row in c.catalog.outcomes(before, list(theirs)).items():
             seat, request = theirs[key]
             answer = msgpack.unpackb(row.answer or b"")

@@ -391,6 +391,7 @@ class Coordinator:
         if action.committed:
             value = {"checkpoint": action.checkpoint, "label": entry.start.label, "lineage": self.lineage}
             value["parked"] = self.parting.parked is not None
+            value["waits"] = entry.summary.get("waits")
             for ticket in entry.start.tickets:
                 self.reply(ticket, value)
             self.effects.go_first(self._sweep)

@@ -233,6 +233,7 @@ class Service:
             "halted": c.halted["text"] if c.halted is not None else None,
             "committed": c.committed,
             "undecided": [entry[0] for entry in c.commit.undecided],
+            "still": c.flowing and all(seat.beat.get("still", False) for seat in c.roster),
             "handlers_run": self._handlers_run(),
             "handlers": self._handlers_in_history(),
             "participants": {

@@ -410,6 +410,23 @@ class System(Asking):
         finally:
             self._close(goes_on=False)
 
+    def _suspend(self, label: str) -> int:
+        if self._port.in_loop:
+            raise Misuse(
+                f"system {self.name!r} cannot be suspended inside a loop's body: its step is not over"
+            )
+        with self._stop_lock:
+            if self._stopped:
+                raise SystemStopped(f"system {self.name!r} was stopped, or left, by this program before")
+            self._runner.rolled_back = None
+            self._request("rest_effects", timeout=30.0, seconds=15.0)
+            last = sealed(lambda: self.savepoint(label))
+            self._stopped = True
+        self._tell_at_the_end()
+        self._say(f"suspended at checkpoint {last} ({label}); cutline.start goes on from there")
+        self._close(goes_on=False)
+        return last
+
     def _tell_at_the_end(self) -> None:
         for name, error in self._port.births.untold().items():
             self._say(f"{name} never came up: {type(error).__name__}: {error}")

@@ -22,7 +22,7 @@ from cutline.errors import Misuse
 
 from .classes import Classes, name_of
 
-__all__ = ("CLASS", "built", "classes_in", "fault_of", "form_of", "plain", "read_text", "shown")
+__all__ = ("CLASS", "DEPTH", "built", "classes_in", "fault_of", "form_of", "plain", "read_text", "shown")
 
 CLASS = "x-class"
 _SIMPLE = {
@@ -62,7 +62,7 @@ _BOUNDS: Mapping[str, tuple[str, bool]] = {
     "minItems": ("array", True),
     "maxItems": ("array", False),
 }
-_DEPTH = 20
+DEPTH = 20
 _SUPPORTED = (
     "bool, int, float, str, list, dict, None, list[T], dict[str, T], T | U, Literal, a dataclass of such "
     "fields, "
@@ -80,14 +80,14 @@ def form_of(schema: Any) -> dict[str, Any]:
         return {}
     if isinstance(schema, dict):
         form: dict[str, Any] = plain(schema, "schema")
-        _check(form, "schema", _DEPTH)
+        _check(form, "schema", DEPTH)
         return form
-    return _of_type(schema, _DEPTH)
+    return _of_type(schema, DEPTH)
 
 
 def _of_type(kind: Any, depth: int) -> dict[str, Any]:
     if depth == 0:
-        raise Misuse(f"a schema of more than {_DEPTH} levels, or one that contains itself")
+        raise Misuse(f"a schema of more than {DEPTH} levels, or one that contains itself")
     if kind is Any:
         return {}
     kind = type(None) if kind is None else kind
@@ -132,7 +132,7 @@ def _of_dataclass(kind: type, depth: int) -> dict[str, Any]:
 def _check(form: Any, path: str, depth: int) -> None:
     """Raises Misuse for what is no form."""
     if depth == 0:
-        raise Misuse(f"{path}: a schema of more than {_DEPTH} levels")
+        raise Misuse(f"{path}: a schema of more than {DEPTH} levels")
     if not isinstance(form, dict):
         raise Misuse(f"{path} is a JSON Schema (a dict), not {form!r:.80}")
     for word, said in form.items():

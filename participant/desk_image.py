@@ -17,6 +17,7 @@ from .desk import Desk
 from .effect_request import EffectRequest
 from .findings import Findings
 from .messages import unpack_arguments
+from .person import withdraw
 
 __all__ = ("desk_to_doc", "load_desk", "rerun")
 
@@ -24,6 +25,7 @@ __all__ = ("desk_to_doc", "load_desk", "rerun")
 def desk_to_doc(desk: Desk) -> dict[str, Any]:
     """All that an image must hold of the calls."""
     desk.sweep()
+    withdraw(desk)
     parcels = desk.parcels.to_doc() if desk.parcels is not None else []
     return {
         **({"parcels": parcels} if parcels else {}),

@@ -11,7 +11,7 @@ once in this process is never begun a second time.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
@@ -261,6 +261,12 @@ class Book:
             return False
         entry.phase, entry.is_answered, entry.until = "recording", True, None
         return True
+
+    def withdrawn(self, numbers: Container[int]) -> None:
+        """Of the questions to people, these are left."""
+        for key, entry in list(self.entries.items()):
+            if entry.request.is_question and not any(number in numbers for number in entry.numbers):
+                del self.entries[key]
 
     def delivered(self, key: str) -> list[int]:
         """The questions that an outcome answers; the key is done with."""

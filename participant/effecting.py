@@ -96,6 +96,7 @@ class Effecting(Runner):
     def captured(self, checkpoint: int) -> None:
         super().captured(checkpoint)
         self._mark_since(checkpoint)
+        self.book.withdrawn(self.desk.effects)
         self.book.captured(checkpoint, self.desk.next_number)
         if self.desk.effects or self._pending_at:
             self._pending_at[checkpoint] = self.desk.next_number, list(self.desk.effects)
@@ -116,6 +117,10 @@ class Effecting(Runner):
     def is_waiting(self) -> bool:
         # Who leaves has done what it asked for first.
         return super().is_waiting or any(not each.is_question for each in self.desk.effects.values())
+
+    @property
+    def is_still(self) -> bool:
+        return super().is_still and not self.outcomes
 
     def _has_work(self) -> bool:
         own = self.desk.fresh_effects or (self.outcomes and not self.outbox.stalled)
@@ -182,7 +187,11 @@ class Effecting(Runner):
         return pack_error(error, participant=self.me.name)
 
     def _deliver(self, key: str, ok: bool, packed: Any) -> None:
-        request = self.book.entries[key].request
+        entry = self.book.entries.get(key)
+        if entry is None:
+            # Withdrawn, while its outcome was on its way.
+            return
+        request = entry.request
         if ok and request.is_question:
             ok, packed = self._as_asked(request, packed)
         self._answer(self.book.delivered(key), ok, packed)

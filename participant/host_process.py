@@ -210,6 +210,8 @@ def start_beat(runner: Runner, seconds: float = BEAT_SECONDS) -> Callable[[], No
                         running=running,
                         held=held,
                         waits=runner.outbox.waits,
+                        # A hint: a checkpoint tells.
+                        still=runner.is_still,
                     )
                 )
 

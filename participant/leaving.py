@@ -87,6 +87,9 @@ class LeavingDriver(ParcelDriver):
         ]
         return f"{', '.join(behind)} has not taken all that was sent to it" if behind else ""
 
+    def waits(self) -> dict[str, Any]:
+        return {**super().waits(), "still": self.is_still and not self.unsettled()}
+
     def wake(self) -> None:
         """Goes on as before the rest. Whoever has something to say dials."""
         if self.resting and self.endpoint is not None:

@@ -26,7 +26,7 @@ from .handle import Ref, own_port
 if TYPE_CHECKING:
     from .desk import Desk
 
-__all__ = ("PEOPLE", "Asked", "ask_person", "asked_of", "id_of", "make_question")
+__all__ = ("PEOPLE", "Asked", "ask_person", "asked_of", "id_of", "make_question", "withdraw")
 
 # What an async handler asks for besides messages and effects; no kind of message.
 ASK_PERSON = 7
@@ -119,6 +119,27 @@ def _given(desk: Desk, deadline: Any) -> tuple[str, float]:
         f"with "
         f"a time zone; not {deadline!r:.80}"
     )
+
+
+def withdraw(desk: Desk) -> None:
+    """Takes back questions that nobody waits for any more, because their handler has ended or given up."""
+    gone = [each for each in desk.effects.values() if each.is_question and not _is_awaited(desk, each.number)]
+    for request in gone:
+        del desk.effects[request.number]
+        desk.asks.pop(request.number, None)
+    if gone:
+        desk.fresh_effects = [each for each in desk.fresh_effects if each.number in desk.effects]
+
+
+def _is_awaited(desk: Desk, number: int) -> bool:
+    waiters = desk.asks[number][2] if number in desk.asks else []
+    if not waiters or number in desk.live_refs or number in desk.exported or number in desk.kept:
+        return True
+    for waiter in waiters:
+        call = desk.calls.get(waiter[1]) if waiter[0] == "call" else None
+        if waiter[0] != "call" or (call is not None and number in call.awaited()):
+            return True
+    return False
 
 
 def asked_of(request: EffectRequest) -> Asked:

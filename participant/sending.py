@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from cutline.barrier import Member, Spawn
+from cutline.barrier import Endpoint, Member, Spawn
 from cutline.barrier.events import EndpointEvent, Released, Spawned
 
 from .desk import Desk, HandlerRaised
@@ -32,6 +32,7 @@ class Sending(ABC):
     peers: Peers
     liaison: Liaison
     tainted: bool
+    endpoint: Endpoint | None
     unresolved: dict[str, list[bytes]]
 
     @abstractmethod
@@ -60,6 +61,19 @@ class Sending(ABC):
     def is_waiting(self) -> bool:
         """Whether something that was sent waits here for what it needs to leave."""
         return bool(self.unresolved)
+
+    @property
+    def is_still(self) -> bool:
+        """Whether nothing is under way here but suspended handlers: only a message, a person or a timer can
+        make anything happen. Any thread may ask; messages that wait to be handled are not looked at."""
+        desk, endpoint = self.desk, self.endpoint
+        asked = self.is_waiting or desk.out or desk.after or desk.in_handler or desk.leaving or self.tainted
+        return endpoint is not None and not (asked or endpoint.spawns)
+
+    def waits(self) -> dict[str, Any]:
+        """For how many people it waits, its earliest timer, and whether that is all it waits for."""
+        people = sum(each.is_question for each in self.desk.effects.values())
+        return {"people": people, "timer": self.desk.next_timer, "still": self.is_still}
 
     def _release(self) -> None:
         self.release(self.desk.out)

@@ -125,6 +125,7 @@ class Shutter:
             "captured_at": runner.now(),
             "handled": runner.desk.handled,
             "handlers": runner.desk.handlers,
+            "waits": runner.waits(),
         }
         header = {
             "participant": runner.me.name,

@@ -11,12 +11,13 @@ import contextlib
 import dataclasses
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from cutline.errors import StorageError
 
 from .catalog import CheckpointRow, Lease, LineageRow
+from .effects import EffectRow
 from .owners import Owner
 from .store import Store
 
@@ -62,12 +63,14 @@ def named(store: Store, prefix: str) -> str:
     return f"{prefix}{store.catalog.generation()}-{os.urandom(8).hex()}"
 
 
-def adopted(store: Store, under: Making, line: LineageRow, row: CheckpointRow) -> CheckpointRow:
-    """Makes lineage and cut count; all its blobs are durable."""
+def adopted(
+    store: Store, under: Making, line: LineageRow, row: CheckpointRow, answers: Sequence[EffectRow] = ()
+) -> CheckpointRow:
+    """Makes lineage and cut count, with outcomes of questions in it; all its blobs are durable."""
     # From here on the cut may be there, whatever is heard of it.
     under.made.clear()
     try:
-        made = store.catalog.adopt(under.lease, line, row)
+        made = store.catalog.adopt(under.lease, line, row, answers)
     except StorageError:
         # The answer may be all that was lost.
         found = [each for each in store.catalog.checkpoints(row.system, damage=[]) if each.place == row.place]

@@ -350,8 +350,11 @@ class Catalog(Protocol):
         """
         ...
 
-    def adopt(self, lease: Lease, line: LineageRow, row: CheckpointRow) -> CheckpointRow:
-        """A new lineage with one committed cut, whose blobs are durable, in one transaction.
+    def adopt(
+        self, lease: Lease, line: LineageRow, row: CheckpointRow, answers: Sequence[EffectRow] = ()
+    ) -> CheckpointRow:
+        """A new lineage with one committed cut, whose blobs are durable, in one transaction; ``answers`` are
+        outcomes of questions to people that the cut asks.
 
         The lineage becomes the newest; ``line.order`` and ``row.horizon`` are not used. Raises Misuse for a
         lineage that the catalog knows; Corrupt if it names a blob of another checkpoint that no living cut

@@ -55,6 +55,12 @@ class EffectTable(Filling):
         self._need_effects(connection)
         self._put_policy(connection, lineage, False)
 
+    def _take_answers(self, connection: Connection, answers: Sequence[EffectRow]) -> None:
+        if answers:
+            self._need_effects(connection)
+        for row in answers:
+            self._put_effect(connection, row)
+
     @verb
     def journal(
         self,

@@ -12,8 +12,8 @@ is surely gone.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
 from typing import Any, Literal, NamedTuple
 
 __all__ = (
@@ -25,6 +25,7 @@ __all__ = (
     "EffectRow",
     "Ending",
     "Verdict",
+    "answers_after",
     "final_of",
     "judge",
     "raised_of",
@@ -75,6 +76,16 @@ class EffectRow:
     by: str = ""
     decided_at: float | None = None
     done: int | None = None
+
+    def to_doc(self) -> dict[str, Any]:
+        """All but the lineage, as an export has it."""
+        return {field.name: getattr(self, field.name) for field in fields(self)[1:]}
+
+    @classmethod
+    def from_doc(cls, lineage: str, doc: Mapping[str, Any]) -> EffectRow:
+        """The reverse, in some lineage. Raises TypeError, KeyError for what is no such document."""
+        blob = None if doc["blob"] is None else tuple(doc["blob"])
+        return cls(lineage, **{**doc, "blob": blob})
 
     @property
     def is_final(self) -> bool:
@@ -131,6 +142,18 @@ class Verdict(NamedTuple):
     # Whether the attempt is to be written, and the one before it closed.
     fresh: bool = False
     closes: EffectRow | None = None
+
+
+def answers_after(rows: Iterable[EffectRow], checkpoint: int) -> list[EffectRow]:
+    """Outcomes of questions that a checkpoint may hold and no checkpoint up to it knows the outcome of."""
+    return [
+        row
+        for row in rows
+        if row.function == PERSON
+        and row.is_final
+        and row.since <= checkpoint
+        and (row.done is None or row.done > checkpoint)
+    ]
 
 
 def final_of(rows: Sequence[EffectRow]) -> EffectRow | None:

@@ -31,6 +31,7 @@ from .catalog import CheckpointRow
 from .codec import canonical, digest_of
 from .directory import DirectoryBlobs
 from .disk import Disk, meaning
+from .effects import answers_after
 from .image import ImageRef, Piece, Region, check_image, read_image, write_image
 from .manifest import MemberImage
 from .pack import PackReader
@@ -137,6 +138,9 @@ def _gathered(store: Store, row: CheckpointRow, folder: Path) -> Exported:
         "channels": manifest.channels,
         "images": images,
         "key": None if key is None else key.id,
+        "answers": [
+            answer.to_doc() for answer in answers_after(store.catalog.effects(row.lineage), row.checkpoint)
+        ],
     }
     body = canonical(doc)
     digest = digest_of(body)

@@ -14,6 +14,7 @@ from cutline.errors import CheckpointNotFound, Corrupt, Misuse
 from .authentic import damaged
 from .blobs import parts_of
 from .catalog import CheckpointRow, Lease, LineageRow
+from .effects import EffectRow
 from .owners import Owner
 from .rows import CheckpointTable, Connection, lineage_values, upsert
 from .sealing import Sealing
@@ -87,7 +88,9 @@ class Filling(Sealing):
         """A lineage whose further rows are lost was put in."""
 
     @verb
-    def adopt(self, lease: Lease, line: LineageRow, row: CheckpointRow) -> CheckpointRow:
+    def adopt(
+        self, lease: Lease, line: LineageRow, row: CheckpointRow, answers: Sequence[EffectRow] = ()
+    ) -> CheckpointRow:
         with self._writing() as connection:
             self._leases.fence(connection, lease)
             row = dataclasses.replace(row, fate="committed", horizon=line.next_checkpoint)
@@ -98,7 +101,11 @@ class Filling(Sealing):
             self._check_borrowed(connection, row, row.blobs)
             self._insert(connection, line)
             self._table.put(connection, row)
+            self._take_answers(connection, answers)
         return row
+
+    def _take_answers(self, connection: Connection, answers: Sequence[EffectRow]) -> None:
+        """Outcomes that come with a lineage."""
 
     def _insert(self, connection: Connection, line: LineageRow) -> None:
         """A new lineage; the database numbers it."""

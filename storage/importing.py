@@ -39,6 +39,7 @@ from .codec import decode, digest_of
 from .collect import IMPORTED
 from .directory import DirectoryBlobs
 from .disk import meaning
+from .effects import EffectRow
 from .export import EXPORT_FORMAT, FIELDS, HEAD, HEAD_FILE, MAGIC, PURPOSE, pack_file
 from .image import ImageRef, check_image
 from .keys import find_key
@@ -179,6 +180,7 @@ def _check_fields(doc: dict[str, Any]) -> None:
     if any(type(doc[name]) is not float for name in ("created_at", "begun_at", "decided_at")):
         raise ValueError("a time is none")
     texts = [doc["system"], doc["export"], *doc["roster"], *doc["images"]]
+    texts += [row.key for row in _answers(doc, "")]
     if doc["label"] is not None:
         texts.append(check_label(doc["label"]))
     if type(doc["roster"]) is not list or any(type(text) is not str for text in texts):
@@ -280,7 +282,14 @@ def _imported(store: Store, export: Export, under: Making, claim: bool) -> Check
         summary={**doc["summary"], "imported": {**source, "export": doc["export"], "claimed": claim}},
     )
     line = LineageRow(lineage, system, 0, None, epoch, checkpoint + 1, int(doc["next_birth"]))
-    return adopted(store, under, line, row)
+    # They were given to whoever goes on; a fork asks anew.
+    answers = _answers(doc, lineage) if claim else []
+    return adopted(store, under, line, row, answers)
+
+
+def _answers(doc: dict[str, Any], lineage: str) -> list[EffectRow]:
+    """What people have said in the source, under the keys that questions have there."""
+    return [EffectRow.from_doc(lineage, each) for each in doc.get("answers", ())]
 
 
 def _copied(blobs: BlobStore, export: Export, participant: str, image: dict[str, Any], key: str) -> ImageRef:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
@@ -21,7 +22,7 @@ from cutline.participant.clock import CLOCK, Clock, wall
 from cutline.participant.effect_book import Act, Book
 from cutline.participant.effect_request import rekeyed
 from cutline.participant.handle import bound_port
-from cutline.participant.person import asked_of, id_of
+from cutline.participant.person import asked_of, id_of, withdraw
 from tests.participant import desks
 from tests.participant.desks import ME, Bench
 
@@ -280,6 +281,44 @@ def test_a_text_that_does_not_fit() -> None:
     assert "true or false" in read_text("yes", form_of(bool))[1]
     assert "a text is wanted" in read_text("3", form_of({"type": "string", "minLength": 2}))[1]
     assert "against minLength" in read_text("x", form_of({"type": "string", "minLength": 2}))[1]
+
+
+class Impatient(Asker):
+    async def briefly(self, keep: bool = False) -> str:
+        ref = cutline.ask_person("quick?", bool) if keep else None
+        with suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(_awaited(ref), 5)
+        await asyncio.sleep(100)
+        return "gave up"
+
+
+async def _awaited(ref: Any) -> Any:
+    return await (ref or cutline.ask_person("quick?", bool))
+
+
+def test_a_question_that_nobody_waits_for_any_more_is_withdrawn() -> None:
+    bench = Bench(Impatient)
+    with bound(bench):
+        bench.ask(1, "briefly")
+        bench.ask(2, "briefly", keep=True)
+        bench.tell("sync")
+        withdraw(bench.desk)
+        assert len(bench.desk.effects) == 3
+        bench.tick(5)
+        gc.collect()
+        # The second handler could await its Ref again.
+        withdraw(bench.desk)
+        kept = [2, 3]
+        assert list(bench.desk.effects) == [each.number for each in bench.desk.fresh_effects] == kept
+        book = Book()
+        for request in bench.desk.effects.values():
+            book.ask(request)
+        bench.tick(100)
+        gc.collect()
+        withdraw(bench.desk)
+        book.withdrawn(bench.desk.effects)
+        assert list(bench.desk.effects) == [3] and [each.numbers for each in book.entries.values()] == [[3]]
+        assert bench.answers_out() == {1: "gave up", 2: "gave up"}
 
 
 # -- the book ------------------------------------------------------------------------------------

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from dataclasses import dataclass
 from typing import Any
 
+import pytest
+
 import cutline
 
-__all__ = ("Approver", "Verdict")
+__all__ = ("Approver", "Verdict", "thorough")
+
+# What takes half a minute together; `make test` has the rest.
+thorough = pytest.mark.skipif(not os.environ.get("CUTLINE_TEST_PEOPLE"), reason="make test-people")
 
 
 @dataclass
@@ -52,7 +58,7 @@ class Approver:
 
     async def impatient(self) -> str:
         try:
-            await asyncio.wait_for(_answer(), 0.1)
+            await asyncio.wait_for(_answer(), 2)
         except asyncio.TimeoutError:
             return "gave up"
         return "heard"

@@ -28,7 +28,7 @@ from cutline.errors import (
     SystemHalted,
 )
 from cutline.storage import open_store
-from tests.system.approvals import Approver, Verdict
+from tests.system.approvals import Approver, Verdict, thorough
 from tests.system.living import ROOT, again, comes_to, kill, until
 
 
@@ -120,6 +120,7 @@ def test_an_answer_while_nothing_runs_is_delivered_at_the_next_start(tmp_path: P
         comes_to(lambda: len(got(approver)), 2, "both once more")
 
 
+@thorough
 def test_a_question_of_no_committed_cut_is_not_asked(tmp_path: Path) -> None:
     """What is undone before a checkpoint holds it was never asked: what is asked then is the only one."""
     with started(tmp_path, min_pause=0) as system:
@@ -144,6 +145,7 @@ def test_a_question_of_no_committed_cut_is_not_asked(tmp_path: Path) -> None:
         assert seen == {each.id for each in asked(tmp_path, 3)}
 
 
+@thorough
 def test_two_who_answer_at_once_are_told_who_was_first(tmp_path: Path) -> None:
     with started(tmp_path) as system:
         approver = system.spawn("approver", Approver)
@@ -181,6 +183,7 @@ def test_two_who_answer_at_once_are_told_who_was_first(tmp_path: Path) -> None:
         comes_to(lambda: got(approver), expected, "the first answer")
 
 
+@thorough
 def test_a_deadline_that_passes_is_an_error_and_answers_are_refused(tmp_path: Path) -> None:
     with started(tmp_path) as system:
         approver = system.spawn("approver", Approver)
@@ -209,6 +212,7 @@ def test_a_deadline_that_passes_is_an_error_and_answers_are_refused(tmp_path: Pa
         comes_to(lambda: got(approver)[-1:], [("by then?", "DeadlinePassed")], "the late news")
 
 
+@thorough
 def test_forks_ask_questions_of_their_own(tmp_path: Path) -> None:
     with started(tmp_path) as system:
         approver = system.spawn("approver", Approver)
@@ -231,6 +235,7 @@ def test_forks_ask_questions_of_their_own(tmp_path: Path) -> None:
         comes_to(lambda: got(approver), [("go on?", Verdict(False))], "the fork's answer")
 
 
+@thorough
 def test_what_is_no_question_of_that_system_is_refused(tmp_path: Path) -> None:
     with pytest.raises(NotAStore):
         cutline.pending(tmp_path / "store")
@@ -258,6 +263,20 @@ def test_what_is_no_question_of_that_system_is_refused(tmp_path: Path) -> None:
             cutline.answer(tmp_path / "store", left.id, Verdict(True))
 
 
+@thorough
+def test_a_question_that_was_given_up_is_withdrawn(tmp_path: Path) -> None:
+    with started(tmp_path) as system:
+        approver = system.spawn("approver", Approver)
+        impatient = approver.impatient.remote()
+        (question,) = asked(tmp_path)
+        assert impatient.result(timeout=60) == "gave up"
+        system.checkpoint()
+        assert cutline.pending(tmp_path / "store") == []
+        with pytest.raises(QuestionUnknown, match="nobody waits for it any more"):
+            system.answer(question.id, True)
+        assert system.suspend_when_waiting(60).questions == ()
+
+
 def damage(folder: Path, checkpoint: int) -> None:
     """Cuts off what the packs of a checkpoint end with."""
     with open_store(folder / "store", create=False) as store:
@@ -270,6 +289,7 @@ def damage(folder: Path, checkpoint: int) -> None:
                 path.write_bytes(path.read_bytes()[:-8])
 
 
+@thorough
 def test_answers_to_a_damaged_store(tmp_path: Path) -> None:
     with started(tmp_path) as system:
         approver = system.spawn("approver", Approver)
@@ -298,6 +318,7 @@ def test_answers_to_a_damaged_store(tmp_path: Path) -> None:
         cutline.answer(tmp_path / "store", question.id, Verdict(True))
 
 
+@thorough
 def test_an_answer_that_was_tampered_with_halts(tmp_path: Path) -> None:
     with started(tmp_path) as system:
         system.spawn("approver", Approver).ask.tell("go on?")

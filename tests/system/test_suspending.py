@@ -1,0 +1,202 @@
+"""Systems that are suspended while they wait, timers, and clocks that jump."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+import cutline
+from cutline.coordinator.cli import app
+from cutline.errors import DuplicateLabel, Misuse, StoreInUse, SystemStopped
+from cutline.participant.clock import CLOCK
+from tests.system.approvals import Approver, Verdict, thorough
+from tests.system.living import MARK, again, comes_to, kill, marked, until
+
+MONTH = 30 * 86400.0
+
+
+@pytest.fixture
+def moved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The file that says by how much the clock of every process is ahead."""
+    path = tmp_path / "clock"
+    path.write_text("0")
+    monkeypatch.setenv(CLOCK, str(path))
+    yield path
+
+
+def move(path: Path, seconds: float) -> None:
+    """All at once: whoever reads it meanwhile sees one of the two."""
+    beside = path.with_suffix(".new")
+    beside.write_text(str(seconds))
+    beside.rename(path)
+
+
+def started(folder: Path, name: str = "store", **options: Any) -> cutline.System:
+    return cutline.start(folder / name, interval=None, quiet=True, **options)
+
+
+def got(approver: cutline.Handle) -> Any:
+    return again(lambda: approver.all_got.remote().result())
+
+
+def nobody_left() -> None:
+    until(lambda: not marked(os.environ[MARK]), "the end of all processes")
+
+
+def gated(folder: Path, topics: list[str], gate: Any) -> dict[str, Any]:
+    """Everybody's state when all topics went through the gate; ``gate`` says how an answer comes."""
+    with started(folder) as system:
+        printer = system.spawn("printer", Approver)
+        writer = system.spawn("writer", Approver, printer)
+        for topic in topics:
+            writer.publish.tell(topic)
+        gate(system)
+    with started(folder, "copy" if (folder / "copy").exists() else "store") as system:
+        printer, writer = system.spawn("printer", Approver), system.spawn("writer", Approver, None)
+        until(lambda: len(got(writer)) == len(topics), "all topics")
+        # In whatever order the answers came.
+        return {"printer": sorted(got(printer)), "writer": sorted(got(writer), key=str)}
+
+
+def said(topic: str) -> Verdict:
+    return Verdict("tea" in topic, f"about {topic[:20]}")
+
+
+def test_a_gate_of_a_month_changes_nothing(tmp_path: Path, moved: Path) -> None:
+    topics = ["tea", "coffee", "tea and cake"]
+
+    def at_once(system: cutline.System) -> None:
+        until(lambda: len(system.pending()) == len(topics), "all questions")
+        for question in system.pending():
+            system.answer(question.id, said(question.text))
+        system.suspend_when_waiting(60)
+
+    def a_month_later(system: cutline.System) -> None:
+        suspended = system.suspend_when_waiting(60)
+        assert [each.participant for each in suspended.questions] == ["writer"] * 3
+        assert suspended.next_timer is None and suspended.label == "suspended-1"
+        nobody_left()
+        with pytest.raises(SystemStopped):
+            system.checkpoint()
+        move(moved, MONTH)
+        store, packed, copy = (str(folder / name) for name in ("store", "packed", "copy"))
+        # One is answered before it is carried away, the others in the copy that goes on in its place.
+        first, *rest = cutline.pending(store)
+        cutline.answer(store, first.id, said(first.text))
+        verb("export", suspended.label, packed, "-s", store)
+        verb("import", packed, "-s", copy, "--claim", "--source", store)
+        with pytest.raises(StoreInUse, match="goes on in a copy that has claimed it"):
+            cutline.answer(store, rest[0].id, said(rest[0].text))
+        here = cutline.pending(copy)
+        assert [each.text for each in here] == [each.text for each in rest]
+        for question in here:
+            cutline.answer(copy, question.id, said(question.text))
+        assert cutline.pending(copy) == [] and not marked(os.environ[MARK])
+
+    folder = tmp_path / "gated"
+    folder.mkdir()
+    with_gate = gated(folder, topics, a_month_later)
+    without = tmp_path / "free"
+    without.mkdir()
+    assert gated(without, topics, at_once) == with_gate
+    assert with_gate["writer"][0][1].comment.startswith("about publish")
+
+
+def verb(*words: str) -> str:
+    done = CliRunner().invoke(app, list(words))
+    assert done.exit_code == 0, done.output
+    return done.output
+
+
+@thorough
+def test_a_system_is_suspended_and_goes_on(tmp_path: Path) -> None:
+    with started(tmp_path) as system:
+        approver = system.spawn("approver", Approver)
+        system.savepoint("mine")
+        approver.ask.tell("go on?")
+        with pytest.raises(DuplicateLabel):
+            system.suspend("mine")
+        with pytest.raises(Misuse, match="inside a loop's body"):
+            system.loop("once", 1, lambda step: system.suspend())
+        # It goes on.
+        approver.note.tell("more")
+        comes_to(lambda: got(approver), ["more"], "the note")
+        suspended = system.suspend("then")
+        nobody_left()
+        assert suspended.label == "then"
+    with started(tmp_path) as system:
+        assert system.resumed == suspended.checkpoint
+        approver = system.spawn("approver", Approver)
+        # Timers that are due soon are waited for.
+        approver.remind.tell(1.0, "soon")
+        approver.remind.tell(3600.0, "late")
+        before = time.time()
+        second = system.suspend_when_waiting(60)
+        assert second.label == "suspended-1" and second.next_timer is not None
+        assert 3500 < second.next_timer - before < 3700
+    (question,) = cutline.pending(tmp_path / "store")
+    assert question.text == "go on?"
+    with started(tmp_path) as system:
+        approver = system.spawn("approver", Approver)
+        assert got(approver) == ["more", "soon"]
+        with pytest.raises(TimeoutError, match="still does something else"):
+            system.suspend_when_waiting(2, sooner=7200)
+
+
+@thorough
+def test_timers_fire_once_whatever_the_clock_says(tmp_path: Path, moved: Path) -> None:
+    with started(tmp_path) as system:
+        approver = system.spawn("approver", Approver)
+        # Set back by a day: it is waited as long as was asked for, no longer.
+        approver.remind.tell(1.5, "first")
+        system.checkpoint()
+        move(moved, -86400.0)
+        comes_to(lambda: got(approver), ["first"], "a timer under a clock that was set back")
+        # Undone by a loss, and restored with the clock behind: once more, in the history that remains.
+        kill(system, "approver")
+        comes_to(lambda: got(approver), ["first"], "the same once more")
+        for seconds, what in ((2 * MONTH, "third"), (MONTH / 2, "second"), (10 * MONTH, "never")):
+            approver.remind.tell(seconds, what)
+        approver.nap.tell(MONTH / 4)
+        system.checkpoint()
+        move(moved, MONTH)
+        wanted = ["first", f"slept {MONTH / 4}", "second"]
+        comes_to(lambda: got(approver), wanted, "what came due in a month")
+        system.suspend()
+    move(moved, 3 * MONTH)
+    with started(tmp_path) as system:
+        approver = system.spawn("approver", Approver)
+        wanted.append("third")
+        comes_to(lambda: got(approver), wanted, "what came due while nothing ran")
+        # A cut with all of it as past: nothing fires again.
+        system.checkpoint()
+        kill(system, "approver")
+        approver.note.tell("end")
+        comes_to(lambda: got(approver), [*wanted, "end"], "each of them once")
+
+
+@thorough
+def test_a_deadline_is_a_date(tmp_path: Path, moved: Path) -> None:
+    with started(tmp_path) as system:
+        approver = system.spawn("approver", Approver)
+        approver.ask.tell("within a week?", 7 * 86400.0)
+        until(lambda: system.pending(), "the question")
+        system.suspend()
+    move(moved, MONTH)
+    assert cutline.pending(tmp_path / "store") == []
+    # By a clock that was wrong, and is put right, it has not passed yet.
+    move(moved, 0)
+    assert len(cutline.pending(tmp_path / "store")) == 1
+    move(moved, MONTH)
+    with started(tmp_path) as system:
+        approver = system.spawn("approver", Approver)
+        comes_to(lambda: got(approver), [("within a week?", "DeadlinePassed")], "the end of the deadline")
+        # It is recorded: no clock takes that back.
+        move(moved, 0)
+        assert system.pending() == []

@@ -26,7 +26,8 @@ from typing import Any
 
 import msgpack
 
-from cutline.errors import Corrupt, StoreFull, StoreInUse, StoreNotWritable
+from cutline.errors import Corrupt, CutlineError, StoreFull, StoreInUse, StoreNotWritable
+from cutline.storage.disk import meaning
 
 from .ingress_segment import MAGIC, read_segment, segment_path, segments_of
 from .sealed import Sealer, sync_folder
@@ -51,6 +52,7 @@ class IngressLog:
         StoreInUse: another process has the log open.
         Corrupt: an acknowledged record is damaged, or a file is gone.
         NotAuthentic: a record was written by somebody who does not have the store's key.
+        StoreFull, StoreNotWritable: it cannot be opened, or made.
     """
 
     def __init__(
@@ -78,16 +80,14 @@ class IngressLog:
         self._file = -1
         # Why nothing can be appended any more.
         self._broken = ""
-        made = [folder for folder in (path.parent, *path.parent.parents) if not folder.exists()]
-        path.parent.mkdir(parents=True, exist_ok=True)
-        self._lock = self.lock(path.with_suffix(".lock"), patience)
+        self._lock = -1
         try:
-            self._open()
-        except BaseException:
+            self._open(patience)
+        except BaseException as error:
             self.close()
+            if isinstance(error, OSError) and not isinstance(error, CutlineError):
+                raise meaning(error, str(path), writing=True) from error
             raise
-        for folder in (path.parent, *(folder.parent for folder in made)):
-            sync_folder(folder)
 
     def lock(self, path: Path, patience: float) -> int:
         """A descriptor that no other process has while this one lives."""
@@ -105,7 +105,11 @@ class IngressLog:
 
     # -- opening ---------------------------------------------------------------------------
 
-    def _open(self) -> None:
+    def _open(self, patience: float) -> None:
+        folder = self.path.parent
+        made = [each for each in (folder, *folder.parents) if not each.exists()]
+        folder.mkdir(parents=True, exist_ok=True)
+        self._lock = self.lock(self.path.with_suffix(".lock"), patience)
         self._starts = segments_of(self.path) or [1]
         newest = segment_path(self.path, self._starts[-1])
         self._file = os.open(newest, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -118,6 +122,8 @@ class IngressLog:
         if self._end < os.fstat(self._file).st_size:
             os.ftruncate(self._file, self._end)
             os.fsync(self._file)
+        for each in (folder, *(each.parent for each in made)):
+            sync_folder(each)
 
     def _scan(self, starts: Sequence[int], end: int | None = None) -> Iterator[tuple[list[Any], int]]:
         """The records of those files; `end`: where those of the last one end, if that is known."""

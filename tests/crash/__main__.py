@@ -55,7 +55,7 @@ def caught(worker: Worker, bug: Bug, base: Path, place: Path, every: int = 1) ->
         return power(
             worker, bug.deed, base, place, seed=bug.name, lots=0, plant=bug.name, every=every, enough=1
         )
-    return process(worker, bug.deed, base, place, "kill", plant=bug.name, every=every, enough=1)
+    return process(worker, bug.deed, base, place, bug.how, plant=bug.name, every=every, enough=1)
 
 
 def failed_syncs(worker: Worker, deed: str, base: Path, place: Path, seed: str) -> Tally:
@@ -92,7 +92,7 @@ def run(worker: Worker, place: Path, base: Path, options: argparse.Namespace) ->
         if "power" in options.only:
             how = partial(power, seed=options.seed, lots=options.lots, every=options.every)
             _told(f"power, {deed}", partial(how, worker, deed, base, place), total)
-        if "syncs" in options.only and deed in ("commit", "gc"):
+        if "syncs" in options.only and deed in ("commit", "gc", "input"):
             work = partial(failed_syncs, worker, deed, base, place, options.seed)
             _told(f"a failed sync, then power, {deed}", work, total)
         for mode in MODES if "process" in options.only else ():

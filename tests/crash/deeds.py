@@ -1,5 +1,5 @@
 """What is done while the power goes or the process dies: a store is made, cuts are committed, old ones are
-collected, a cut is exported, a cut is imported.
+collected, a cut is exported, a cut is imported; inputs are logged and forgotten.
 
 The child that does it says before each step what it tries, and after it what has happened. By these marks it
 is judged what must be there.
@@ -10,11 +10,13 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from cutline.errors import StorageError
+from cutline.participant.ingress import IngressLog
 from cutline.storage import CheckpointRow, Owner, Store, memory_store, open_store, read_image
 from cutline.storage.collect import IMPORTED
 from cutline.storage.export import export_cut
@@ -35,6 +37,7 @@ __all__ = (
     "here",
     "import_it",
     "make_base",
+    "open_log",
     "prepare",
     "resumed",
     "try_it",
@@ -168,6 +171,40 @@ def _import(child: Child) -> None:
     child.mark("said given")
 
 
+def _input(child: Child) -> None:
+    """Inputs are logged, in files of a few, and forgotten; the log is opened again on the way."""
+    log = open_log(child.top)
+    number = 0
+    for turn in range(3):
+        for _ in range(4):
+            number += 1
+            _take(child, log, number)
+        child.mark(f"forget input {number - 5}")
+        with suppress(StorageError):
+            # Put off, if it cannot be done.
+            log.forget(max(0, log.last - 5))
+        if turn == 1:
+            log.close()
+            log = open_log(child.top)
+    log.close()
+
+
+def _take(child: Child, log: IngressLog, number: int) -> None:
+    child.mark(f"try input {number}")
+    try:
+        log.append([[number, f"{number}" * 40]])
+    except StorageError as error:
+        # Where it could not be taken back, nobody knows.
+        child.mark(f"{'lost' if 'whether that input' in str(error) else 'refused'} input {number}")
+        return
+    child.mark(f"said input {number}")
+
+
+def open_log(top: Path) -> IngressLog:
+    """The log, whose files have two records or three."""
+    return IngressLog(top / "ingress" / "line.log", bytes(32), segment_bytes=400, spent_bytes=200)
+
+
 def _make(child: Child) -> None:
     """A store where there is none."""
     scene = resumed(child.store, child.now)
@@ -180,6 +217,7 @@ DEEDS: dict[str, Callable[[Child], None]] = {
     "export": _export,
     "import": _import,
     "make": _make,
+    "input": _input,
 }
 
 

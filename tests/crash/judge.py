@@ -10,7 +10,7 @@ from pathlib import Path
 from cutline.errors import CheckpointNotFound, CutlineError, NotAStore, StorageError
 from cutline.storage import Store, memory_store, open_store
 from cutline.storage.rebuild import gather
-from tests.crash.deeds import EXPORTS, STATES, bits, bits_of, import_it, resumed
+from tests.crash.deeds import EXPORTS, STATES, bits, bits_of, import_it, open_log, resumed
 from tests.storage.cast import SYSTEM
 
 __all__ = ("Said", "Wrong", "judge", "said_in")
@@ -27,9 +27,12 @@ class Said:
     newest: list[str] = field(default_factory=list)
     tried: set[str] = field(default_factory=set)
     exported: set[str] = field(default_factory=set)
+    # Of inputs by number, the last that was said of each; all up to ``forgotten`` may be gone.
+    inputs: dict[int, str] = field(default_factory=dict)
+    forgotten: int = 0
 
     def key(self) -> str:
-        return f"{self.newest} {sorted(self.exported)}"
+        return f"{self.newest} {sorted(self.exported)} {self.inputs} {self.forgotten}"
 
 
 def said_in(marks: Sequence[str], start: str | None) -> Said:
@@ -40,6 +43,12 @@ def said_in(marks: Sequence[str], start: str | None) -> Said:
         if what.startswith("export "):
             if verb == "said":
                 said.exported.add(what.removeprefix("export "))
+        elif what.startswith("input "):
+            number = int(what.removeprefix("input "))
+            if verb == "forget":
+                said.forgotten = number
+            else:
+                said.inputs[number] = verb
         elif verb == "try":
             said.newest.append(what)
         elif verb == "said":
@@ -56,6 +65,7 @@ def judge(top: Path, url: str, said: Said) -> None:
 
 
 def _judge(top: Path, url: str, said: Said) -> None:
+    _check_inputs(top, said)
     if "" not in said.newest:
         try:
             open_store(url, create=False).close()
@@ -118,6 +128,24 @@ def _check_exports(top: Path, said: Said) -> None:
                 row = import_it(other, top / name)
                 if bits(other, row) != bits_of("old"):
                     raise Wrong(f"the exported {kind} is not what was exported")
+
+
+def _check_inputs(top: Path, said: Said) -> None:
+    """All that was acknowledged is in the log once, in order, nothing that was refused; and it goes on."""
+    inputs = dict(said.inputs)
+    for turn in range(2 if inputs else 0):
+        log = open_log(top)
+        records = log.after(log.first - 1)
+        found = [number for _, number, _ in records]
+        must = [n for n, what in inputs.items() if what == "said" and n > said.forgotten]
+        may = {n for n, what in inputs.items() if what != "refused"}
+        if found != sorted(set(found)) or not set(must) <= set(found) <= may:
+            raise Wrong(f"the log has {found}; {must} were acknowledged, and {sorted(may)} may be there")
+        if any(text != f"{number}" * 40 for _, number, text in records):
+            raise Wrong("an input is another one than was given")
+        inputs[100 + turn] = "said"
+        log.append([[100 + turn, f"{100 + turn}" * 40]])
+        log.close()
 
 
 def _check_nothing_left(store: Store) -> None:

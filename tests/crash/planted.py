@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from cutline.participant import ingress
+from cutline.participant.ingress_segment import segment_path
 from cutline.storage import DirectoryBlobs, SqliteCatalog, collect
 from cutline.storage.database import Database
 from cutline.storage.disk import Disk
@@ -19,12 +21,13 @@ Parts = Iterable["bytes | bytearray | memoryview"]
 
 @dataclass(frozen=True)
 class Bug:
-    """``way``: by which of the two ways it must be caught; ``deed``: during what."""
+    """``way``: by which of the two ways it must be caught; ``deed``: during what; ``how`` it is struck."""
 
     name: str
     plant: Callable[[], None]
     way: str
     deed: str
+    how: str = "kill"
 
 
 def _no_folder_sync() -> None:
@@ -116,6 +119,37 @@ def vars_of(kind: type, **changed: Any) -> None:
         setattr(kind, name, value)
 
 
+def _names_unsynced() -> None:
+    """The name of a file of the log, or that one is gone, may be known or not after a power cut."""
+    vars(ingress)["sync_folder"] = lambda path: None
+
+
+def _input_unsynced() -> None:
+    vars(ingress)["sync"] = lambda file: None
+
+
+def _newest_first() -> None:
+    """Files of the log go in any order, and nobody sees to it that they are gone."""
+
+    def forget(self: ingress.IngressLog, index: int) -> int:
+        spent = [start for start in self._starts[1:] if start <= min(index, self.last) + 1]
+        going, self._starts = self._starts[: len(spent)], self._starts[len(spent) :]
+        for start in reversed(going):
+            os.unlink(segment_path(self.path, start))
+        return len(going)
+
+    vars_of(ingress.IngressLog, forget=forget)
+
+
+def _not_taken_back() -> None:
+    """What could not be synced stays where it is."""
+
+    def take_back(self: ingress.IngressLog, cause: OSError) -> None:
+        self._end = os.fstat(self._file).st_size
+
+    vars_of(ingress.IngressLog, _take_back=take_back)
+
+
 PLANTED = {
     bug.name: bug
     for bug in (
@@ -125,6 +159,10 @@ PLANTED = {
         Bug("synchronous=NORMAL", _synchronous_normal, "power", "commit"),
         Bug("collection by age", _collection_by_age, "process", "gc"),
         Bug("blobs before rows in a collection", _packs_before_rows, "process", "gc"),
+        Bug("files of the log without their names", _names_unsynced, "power", "input"),
+        Bug("input before it is durable", _input_unsynced, "power", "input"),
+        Bug("files of the log removed in any order", _newest_first, "power", "input"),
+        Bug("refused input stays in the log", _not_taken_back, "process", "input", "EIO"),
         Bug("an export without fsync", _no_file_sync, "power", "export"),
     )
 }

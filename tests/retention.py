@@ -24,8 +24,10 @@ __all__ = ("Keeper", "grown", "run")
 
 NAME = "retention"
 KEPT = 10
-# Of what is measured, what may not grow with the number of checkpoints. The ingress log is never cut.
-FLAT = ("blobs", "blob_bytes", "catalog_bytes", "rows", "other_files")
+# Of what is measured, what may not grow with the number of checkpoints.
+FLAT = ("blobs", "blob_bytes", "catalog_bytes", "rows", "other_files", "ingress_bytes")
+# With each input, so that the log of a few hundred has several files.
+FILLER = bytes(2000)
 
 
 class Keeper:
@@ -39,7 +41,7 @@ class Keeper:
         self.log: cutline.Log[int] = cutline.Log(range(-500, 1))
         self.array = np.random.default_rng(1).random(50_000)
 
-    def step(self) -> int:
+    def step(self, filler: bytes) -> int:
         """Changes a little of everything."""
         self.count += 1
         self.recent = [*self.recent[-99:], self.count]
@@ -95,7 +97,7 @@ def run(
         keeper = system.spawn("keeper", Keeper)
         every = max(1, cuts // looks)
         for number in range(1, cuts + 1):
-            cutline.get(keeper.step.remote())
+            cutline.get(keeper.step.remote(FILLER))
             system.checkpoint()
             if number % every == 0:
                 seen.append({"cuts": number, **measured(folder)})

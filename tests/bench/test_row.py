@@ -14,6 +14,7 @@ from bench.bench_channel_vs_transport import measure as measure_channel
 from bench.bench_commit_vs_publish import measure as measure_commit
 from bench.bench_coordinator_slope import measure as measure_slope
 from bench.bench_effect_latency import measure as measure_effects
+from bench.bench_ingress_vs_limit import measure as measure_ingress
 from bench.bench_log_vs_list import measure as measure_log
 from bench.bench_messages_appended import measure as measure_messages
 from bench.bench_restore_vs_read import measure as measure_restore
@@ -194,6 +195,11 @@ def test_capture_delay_queued_runs_small() -> None:
 
 def test_effect_latency_runs_small() -> None:
     row = measure_effects(rounds=1, times=1, warm=0)
+    assert min(*row.samples_ours, *row.samples_baseline) > 0
+
+
+def test_ingress_vs_limit_runs_small() -> None:
+    row = measure_ingress(rounds=1, each=2, warm=0)
     assert min(*row.samples_ours, *row.samples_baseline) > 0
 
 

@@ -36,23 +36,30 @@ def places(worker: Worker) -> Iterator[tuple[Path, Path]]:
         yield found
 
 
-@pytest.mark.parametrize("deed", ["commit", "gc"])
-def test_power_cuts(worker: Worker, places: tuple[Path, Path], deed: str) -> None:
+@pytest.mark.parametrize(("deed", "every"), [("commit", 12), ("gc", 12), ("input", 4)])
+def test_power_cuts(worker: Worker, places: tuple[Path, Path], deed: str, every: int) -> None:
     place, base = places
-    tally = power(worker, deed, base, place, seed="a slice", lots=1, every=12)
+    tally = power(worker, deed, base, place, seed="a slice", lots=1, every=every)
     assert tally.lost == [] and tally.states > 15
 
 
 @pytest.mark.parametrize("how", ["kill", "EIO"])
-@pytest.mark.parametrize("deed", ["export", "import"])
+@pytest.mark.parametrize("deed", ["export", "import", "input"])
 def test_a_child_that_is_struck(worker: Worker, places: tuple[Path, Path], deed: str, how: str) -> None:
     place, base = places
     tally = process(worker, deed, base, place, how, every=9)
-    assert tally.lost == [] and tally.points > 6
+    assert tally.lost == [] and tally.points > 4
 
 
 @pytest.mark.parametrize(
-    "name", ["no directory fsync", "row before pack", "synchronous=NORMAL", "collection by age"]
+    "name",
+    [
+        "no directory fsync",
+        "row before pack",
+        "synchronous=NORMAL",
+        "collection by age",
+        "input before it is durable",
+    ],
 )
 def test_planted_bugs_are_caught(worker: Worker, places: tuple[Path, Path], name: str) -> None:
     place, base = places

@@ -8,6 +8,8 @@ from typing import Any
 from cutline.errors import StoreFull
 from cutline.participant import failures
 from cutline.participant.ingress import IngressLog
+from cutline.participant.inputs import InputRunner
+from cutline.participant.keys import Keys
 from cutline.participant.runner import Runner
 from cutline.storage import collect
 from cutline.storage.blobs import parts_of
@@ -82,6 +84,21 @@ def _full_log(patch: Patch) -> None:
             return self.last
 
     patch.setattr(Log, "append", append)
+
+
+@planted("the log is cut behind what the newest capture has")
+def _cut_too_far(patch: Patch) -> None:
+    def forget(self: InputRunner, lineage: str, behind: int) -> None:
+        assert self.log is not None
+        self.log.forget(self.instance.log_index)
+
+    patch.setattr(InputRunner, "forget_input", forget)
+
+
+@planted("keys of inputs are not in the cuts")
+def _keys_outside(patch: Patch) -> None:
+    # They are those of one stay in memory.
+    patch.setattr(Keys, "_keys", property(lambda self: self.__dict__.setdefault("outside", {})))
 
 
 # -- storage ---------------------------------------------------------------------------------------------

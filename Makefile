@@ -10,7 +10,8 @@ USABLE := import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 10))
 PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check
 
 .PHONY: test test-real test-cluster test-zoo test-containers check demo bench clean test-adoption mutate
-.PHONY: test-retention test-effects test-people test-schema test-crash fuzz-format simulate simulate-mutants simulate-scale
+.PHONY: test-retention test-effects test-people test-sinks test-schema test-crash fuzz-format
+.PHONY: simulate simulate-mutants simulate-scale
 .DEFAULT_GOAL := test
 
 # The tests in two halves at once.
@@ -73,6 +74,12 @@ test-effects: $(STAMP)
 test-people: $(STAMP)
 	CUTLINE_TEST_PEOPLE=1 $(BIN)/python -m pytest -q tests/participant/test_people.py tests/system/test_people.py \
 	  tests/system/test_suspending.py
+
+# Lines that are emitted, and a power cut after every operation on the file and its journal, in every way that it can
+# leave them: make test-sinks SEEDS=150
+SEEDS := 150
+test-sinks: $(STAMP)
+	CUTLINE_TEST_SINKS=$(SEEDS) $(BIN)/python -m pytest -q tests/storage/test_line_file.py
 
 # Random damage to every kind of file: make fuzz-format DURATION=60, in seconds
 DURATION := 60

@@ -57,6 +57,7 @@ def coordinate(coordinator: Coordinator, store: Store, spec: dict[str, Any]) -> 
         # What was said to them must leave before the links are closed; then they end by themselves.
         coordinator.transport.close()
         await_ends(coordinator.launcher, coordinator.roster, _GRACE)
+        coordinator.output.close()
         coordinator.launcher.close()
         let_go(spec["run_folder"], remove=True)
     finally:
@@ -88,6 +89,8 @@ def begin(
     try:
         lineage, mode = _lineage(store, lease, settings.system, spec)
         coordinator = Coordinator(settings, store, lease, lineage, wall=wall)
+        if mode != "take_over":
+            coordinator.output.check()
         token = spec["token"]
         network = network_address(spec["listen"], host)
         transport = GrpcTransport(
@@ -114,6 +117,7 @@ def begin(
             "spill_bytes": settings.spill_bytes,
             "persister": chosen_persister(),
             "steps_key": key_of(spec).derived("steps"),
+            "sinks": {name: {"kind": doc["kind"]} for name, doc in settings.sinks.items()},
         }
         launcher = launcher_kind(
             coordinator.post, common, folder=Path(spec["run_folder"]), hash_seed=int(lineage[:7], 16)

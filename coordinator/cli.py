@@ -57,6 +57,7 @@ def stop(storage: Folder = FOLDER, name: Name = "default") -> None:
             # Calls that are under way are let come to their end.
             client.request("rest_effects", seconds=15.0)
             client.request("checkpoint")
+            client.request("rest_output", seconds=15.0)
         except CutlineError as error:
             errors.print(f"no last checkpoint: {error}", markup=False, highlight=False)
         number = client.request("stop")["checkpoint"]
@@ -273,7 +274,9 @@ def simulate(
     raise typer.Exit(run_simulation(seed, print if trace else None))
 
 
-for _family in ("store", "effects", "people", "gc", "compare", "move", "key", "doctor", "check", "edit"):
+for _family in (
+    "store", "effects", "people", "output", "gc", "compare", "move", "key", "doctor", "check", "edit"
+):  # fmt: skip
     import_module(f"cutline.coordinator.cli_{_family}")
 
 

@@ -59,6 +59,8 @@ class Committer:
             # Entries of Maps and Logs, and how many of them each capture has to look at.
             "containers": {name: held for name, fact in facts.items() if (held := fact.get("containers"))},
             "handlers": {name: fact["handlers"] for name, fact in facts.items()},
+            # Who had emitted what is not known to be published: sinks, and the last number for each.
+            **({"emits": emits} if (emits := _emits(facts)) else {}),
             "extra": {name: fact["extra"] for name, fact in facts.items() if "extra" in fact},
             **({"early": True} if entry.start.early else {}),
             # How many records of the driver's log it has behind it; see `input_retention`.
@@ -155,3 +157,7 @@ def _waiting(facts: Mapping[str, Mapping[str, Any]], in_flight: int) -> dict[str
         "timer": min(timers, default=None),
         "still": not in_flight and all(said["still"] for said in waits.values()),
     }
+
+
+def _emits(facts: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    return {name: fact["emits"] for name, fact in facts.items() if "emits" in fact}

@@ -79,6 +79,7 @@ class Coordinator:
         from .effects import Effects
         from .moving import Mover
         from .nursery import Nursery
+        from .output import Outputs
         from .overload import Overload
         from .parting import Parting
         from .recover import Recoverer
@@ -128,6 +129,7 @@ class Coordinator:
         self.overload = Overload(self)
         self.committer = Committer(self)
         self.effects = Effects(self)
+        self.output = Outputs(self)
         self.mover = Mover(self)
         self.parting = Parting(self)
 
@@ -207,6 +209,7 @@ class Coordinator:
         self.overload.tick()
         self.parting.tick()
         self.effects.tick()
+        self.output.tick()
         self.begin_due()
 
     def _take(self, event: Any) -> None:
@@ -258,6 +261,8 @@ class Coordinator:
             self.recoverer.restore_failed(seat, doc)
         elif kind == "failed":
             self.recoverer.handler_failed(seat, doc)
+        elif kind.startswith("emit_"):
+            self.output.heard(seat, kind, doc)
         elif kind in SERVICES:
             self.service.handle(seat, kind, doc)
 
@@ -392,6 +397,7 @@ class Coordinator:
             value = {"checkpoint": action.checkpoint, "label": entry.start.label, "lineage": self.lineage}
             value["parked"] = self.parting.parked is not None
             value["waits"] = entry.summary.get("waits")
+            self.output.committed(action.checkpoint, entry.summary.get("emits", {}))
             for ticket in entry.start.tickets:
                 self.reply(ticket, value)
             self.effects.go_first(self._sweep)

@@ -189,6 +189,8 @@ class Service:
                 c.parting.connect(link, doc, ticket)
             elif what == "rest_effects":
                 c.effects.rest(ticket, float(doc["seconds"]))
+            elif what == "rest_output":
+                c.output.rest(ticket, float(doc["seconds"]))
             elif what == "allow_effects":
                 c.effects.allow()
                 c.reply(ticket, {"lineage": c.lineage})
@@ -232,6 +234,7 @@ class Service:
             "flowing": c.flowing,
             "halted": c.halted["text"] if c.halted is not None else None,
             "committed": c.committed,
+            "output_held": c.output.left(),
             "undecided": [entry[0] for entry in c.commit.undecided],
             "still": c.flowing and all(seat.beat.get("still", False) for seat in c.roster),
             "handlers_run": self._handlers_run(),

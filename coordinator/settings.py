@@ -53,6 +53,8 @@ class Settings:
     driver_grace: float | None = None
     break_mode: str = ""
     check_awaits: bool = False
+    # By name, what `coordinator.sinks.chosen_sinks` made of them.
+    sinks: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
 
 @dataclass

@@ -13,7 +13,7 @@ import secrets
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from concurrent.futures import wait as wait_futures
 from pathlib import Path
@@ -42,6 +42,7 @@ from .environment import Report, Told, chosen_runtime, chosen_store, told_by_env
 from .input_retention import input_options
 from .loops import run_loop, sealed
 from .ray_noise import OWN_PIDS
+from .sinks import SinkLike, chosen_sinks
 from .supervise import supervise
 from .telling import lines_about, tell_people, to_be_mended
 
@@ -69,6 +70,7 @@ def start(
     spill_bytes: int = SPILL_BYTES,
     remember_keys: float = KEY_SECONDS,
     waiting_inputs: int = WAITING_INPUTS,
+    sinks: Mapping[str, SinkLike] | None = None,
     fresh: bool = False,
     restore: str | None = None,
     effects: str = "block",
@@ -109,11 +111,15 @@ def start(
             follows from the checkpoint it is in; and as long as its question has no answer.
         waiting_inputs: how many calls of this program may wait to be taken; over it a call waits for room, or
             raises `InputRefused` (``options(wait=SECONDS)``).
+        sinks: where `cutline.emit` puts what checkpoints hold: by name a `FileSink`, a `PostgresSink`, or a
+            function of a module, which participants call with each value (and, if it has a parameter ``key``,
+            with a text that is the same whenever that value comes): at least once.
         fresh: begin anew even if there is something to resume. Nothing old is deleted.
         restore: a checkpoint id or a savepoint's label: begin a new lineage from there. Inputs that were
             logged after it are not delivered again.
         effects: what `cutline.effect` asks for in a lineage that `restore` makes: ``"block"`` (nothing runs
-            until ``cutline effects --allow``) or ``"live"``. Repeatable ones run either way.
+            until ``cutline effects --allow``) or ``"live"``. Repeatable ones run either way. The same holds
+            for what is emitted.
         quiet: no lines about losses and recoveries on standard error.
         runtime: ``"process"`` or ``"ray"``; without it: Ray if the program has connected to Ray.
         check_awaits: look at every stretch of every async handler for state that is changed before an
@@ -132,6 +138,7 @@ def start(
         NewerFormat, StoreNotWritable, StoreFull, StoreForbidden, StoreUnreachable: it cannot be used.
         CheckpointNotFound: `restore` names nothing.
         ClassMissing, CannotRestore: the program lacks what the checkpoint names.
+        OutputRefused, MissingPackage: a sink cannot be what it must be.
         BelowHorizon: the newest checkpoint is damaged, and what left after the one before cannot be undone.
         PortInUse: the address of `listen` is taken.
         Misuse: an environment variable has a value that means nothing.
@@ -156,6 +163,7 @@ def start(
         "spill_bytes": spill_bytes,
         **input_options(remember_keys, waiting_inputs),
         "break_mode": break_mode,
+        "sinks": chosen_sinks(sinks),
     }
     spec: dict[str, Any] = {
         "settings": settings,
@@ -405,6 +413,7 @@ class System(Asking):
             if checkpoint and self._runner.fault is None:
                 last = sealed(lambda: int(self._request("checkpoint", timeout=patience)["checkpoint"]))
                 self._say(f"stopped at checkpoint {last}")
+                self._publish_the_rest(patience)
         except (CutlineError, TimeoutError) as error:
             self._say(f"stopped without a last checkpoint: {error}")
         finally:
@@ -421,11 +430,17 @@ class System(Asking):
             self._runner.rolled_back = None
             self._request("rest_effects", timeout=30.0, seconds=15.0)
             last = sealed(lambda: self.savepoint(label))
+            self._publish_the_rest(30.0)
             self._stopped = True
         self._tell_at_the_end()
         self._say(f"suspended at checkpoint {last} ({label}); cutline.start goes on from there")
         self._close(goes_on=False)
         return last
+
+    def _publish_the_rest(self, patience: float) -> None:
+        left = self._request("rest_output", timeout=patience, seconds=patience / 2)["left"]
+        for sink, why in left.items():
+            self._say(f"not all of {sink} is published ({why or 'not yet'}); the next start goes on with it")
 
     def _tell_at_the_end(self) -> None:
         for name, error in self._port.births.untold().items():

@@ -54,6 +54,22 @@ def lines_about(doc: Mapping[str, Any]) -> Iterator[str]:
             "and nobody can see from here whether that process is gone. It has no timeout, so it waits: look "
             f"at the world, then say it with `cutline effects --resolve {doc['participant']}#{doc['number']}`"
         )
+    elif what == "output_blocked":
+        yield (
+            f"what is emitted for {doc['sink']} is not published, because this lineage is a fork: `cutline "
+            "effects --allow` lets it out"
+        )
+    elif what == "sink_missing":
+        yield (
+            f"something was emitted for a sink {doc['sink']!r} and is not published: the program has none of "
+            "that name any more (sinks= of cutline.start). It is kept"
+        )
+    elif what == "sink_down":
+        yield f"{doc['text']}; what was emitted is kept, and tried again"
+    elif what == "sink_back":
+        yield f"sink {doc['sink']!r} takes what was emitted again"
+    elif what == "sink_changed":
+        yield doc["text"]
     elif what == "damaged":
         yield f"passed over: {doc['text']}"
     elif what == "aborted":

@@ -36,20 +36,25 @@ if TYPE_CHECKING:
     from cutline.participant.handle import me as me
     from cutline.participant.log import Log as Log
     from cutline.participant.map import Map as Map
+    from cutline.participant.output import emit as emit
     from cutline.participant.person import ask_person as ask_person
     from cutline.participant.renames import renamed as renamed
     from cutline.participant.spawning import spawn as spawn
     from cutline.participant.timers import after as after
     from cutline.participant.timers import sleep as sleep
     from cutline.participant.transient import transient as transient
+    from cutline.storage.sinks import FileSink as FileSink
+    from cutline.storage.sinks import PostgresSink as PostgresSink
 
 _HOME = {
     "Cut": "cutline.coordinator.loading",
     "Done": "cutline.participant.effect_request",
+    "FileSink": "cutline.storage.sinks",
     "Handle": "cutline.participant.handle",
     "Log": "cutline.participant.log",
     "Map": "cutline.participant.map",
     "NotDone": "cutline.participant.effect_request",
+    "PostgresSink": "cutline.storage.sinks",
     "Question": "cutline.coordinator.people",
     "Ref": "cutline.participant.handle",
     "System": "cutline.coordinator.system",
@@ -59,6 +64,7 @@ _HOME = {
     "ask_person": "cutline.participant.person",
     "connect": "cutline.coordinator.connect",
     "effect": "cutline.participant.effect_request",
+    "emit": "cutline.participant.output",
     "errors": "cutline.errors",
     "get": "cutline.coordinator.answers",
     "load": "cutline.coordinator.loading",

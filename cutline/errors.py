@@ -63,6 +63,7 @@ Classes are cut by what the reader of the error would do next::
         ├── AnswerForgotten          the answer of an old Ref is no longer kept
         ├── DeadlinePassed           (TimeoutError) nobody has answered a question in time
         ├── EffectUnknown            whether an effect has happened is for a person to find out
+        ├── OutputRefused            a sink does not take what was emitted, or is not as it was left
         ├── ResultNotStored          an effect has happened, and its result cannot be stored
         ├── RemoteError              a handler's exception that cannot be pickled, as text
         └── RolledBack               the system went back behind something this session has seen
@@ -134,6 +135,7 @@ __all__ = (
     "AnswerForgotten",
     "DeadlinePassed",
     "EffectUnknown",
+    "OutputRefused",
     "ResultNotStored",
     "RemoteError",
     "RolledBack",
@@ -399,6 +401,10 @@ class DeadlinePassed(SystemFault, TimeoutError):
 
 class EffectUnknown(SystemFault):
     """Effects whose process was lost during the call: a person must say whether they have happened."""
+
+
+class OutputRefused(SystemFault):
+    """A sink does not take what was emitted, or is not as it was left. What waits for it is kept."""
 
 
 class ResultNotStored(SystemFault):

@@ -19,13 +19,7 @@ from functools import partial
 from typing import Any
 
 from cutline.barrier import Member, Spawn
-from cutline.errors import (
-    AnswerForgotten,
-    BlockingInHandler,
-    CutlineError,
-    Misuse,
-    UnknownMethod,
-)
+from cutline.errors import AnswerForgotten, BlockingInHandler, CutlineError, Misuse, UnknownMethod
 
 from .async_call import ANSWERED, AsyncCall
 from .effect_request import OUTSIDE, EffectRequest, make_request
@@ -48,6 +42,7 @@ from .messages import (
     unpack_error,
     unpack_value,
 )
+from .output import Output
 from .person import PEOPLE, make_question
 from .renames import RENAMES
 from .spawning import check_name, packer, record_of
@@ -117,6 +112,8 @@ class Desk(Suspended):
         self.lineage = ""
         self.effects: dict[int, EffectRequest] = {}
         self.fresh_effects: list[EffectRequest] = []
+        # What was emitted and is not known to be published.
+        self.output = Output({}, "", me)
         # Large arguments that travel beside their messages, where a host has a way for them.
         self.parcels: Any = None
         # Durable steps, where a host has a place for them.

@@ -34,6 +34,7 @@ def desk_to_doc(desk: Desk) -> dict[str, Any]:
         **({"timers": [list(timer) for timer in desk.timers.items()]} if desk.timers else {}),
         # What is measured goes on from here, wherever.
         **({"clock": desk.now()} if desk.timers or desk.armed else {}),
+        **({"output": output} if (output := desk.output.to_doc()) else {}),
         "handled": desk.handled,
         "handlers": desk.handlers,
         "next_number": desk.next_number,
@@ -56,6 +57,7 @@ def load_desk(desk: Desk, doc: dict[str, Any]) -> None:
     desk.timers = dict(doc.get("timers", ()))
     if "clock" in doc and isinstance(desk.now, Clock):
         desk.now.not_before(doc["clock"])
+    desk.output.load(doc.get("output", ()))
     desk.handled = doc["handled"]
     desk.handlers = doc["handlers"]
     desk.next_number = doc["next_number"]

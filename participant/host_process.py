@@ -111,6 +111,7 @@ def build(spec: Mapping[str, Any], kind: type[Runner], node: str, host: str, pri
         check_awaits=spec["check_awaits"],
         by_reference=spec["by_reference"],
         outbox_bytes=spec["outbox_bytes"],
+        sinks=spec.get("sinks", {}),
         started=process_started(os.getpid()),
         node=node,
     )

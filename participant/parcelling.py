@@ -14,7 +14,7 @@ from cutline.storage.image import ImageRef
 
 from .desk import Desk
 from .driver import DriverRunner
-from .effecting import Effecting
+from .emitting import Emitting
 from .keys import Stamp
 from .messages import pack_arguments
 from .parcels import Parcel, Parcels, is_parcel_packet
@@ -52,7 +52,7 @@ class ParcelDesk(Desk):
         return packed
 
 
-class Parcelling(Effecting):
+class Parcelling(Emitting):
     """A runner that sends parcels ahead of their frames, and takes those that come."""
 
     desk: ParcelDesk

@@ -31,5 +31,7 @@ class Setup:
     by_reference: int = 0
     # Bytes that it sent and that are not released, from which on it takes no message.
     outbox_bytes: int = OUTBOX_BYTES
+    # What `cutline.emit` can name: for each sink, what values it takes.
+    sinks: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     # The machine of a cluster that it runs on; empty where there is only one.
     node: str = ""

@@ -112,6 +112,7 @@ class Shutter:
         except CaptureError as error:
             runner.feed(CaptureFailed(action.checkpoint, str(error)))
             return
+        emits = runner.desk.output.facts()
         runner.captured(action.checkpoint)
         self.ahead.captured(captured.pages)
         setup, epoch = runner.setup, runner.endpoint.epoch
@@ -126,6 +127,7 @@ class Shutter:
             "handled": runner.desk.handled,
             "handlers": runner.desk.handlers,
             "waits": runner.waits(),
+            **emits,
         }
         header = {
             "participant": runner.me.name,

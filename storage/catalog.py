@@ -10,7 +10,7 @@ it left its origin. "Newest" is by number and by the order in which lineages wer
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
@@ -19,6 +19,7 @@ from cutline.errors import Corrupt, RefusedOption
 from .authentic import Seals, StoreKey
 from .effects import Claim, EffectRow, Ending, Verdict
 from .owners import Owner
+from .sinks import Origin
 
 __all__ = (
     "COMMITTED",
@@ -337,6 +338,18 @@ class Catalog(Protocol):
         self, lease: Lease, lineage: str, done: Collection[tuple[str, int]], gone: Collection[str]
     ) -> None:
         """Notes which committed cut has the outcomes of these keys, and removes the rows of others."""
+        ...
+
+    def publishing(self, lease: Lease, lineage: str, checkpoint: int) -> None:
+        """What that committed cut holds is about to be published: raises the horizon to it."""
+        ...
+
+    def published(self, lease: Lease, numbers: Mapping[tuple[str, Origin], int]) -> None:
+        """Notes, by sink and origin, the number up to which is published; lower ones change nothing."""
+        ...
+
+    def output(self, lineages: Iterable[str]) -> dict[tuple[str, Origin], int]:
+        """What `published` was told of what was emitted in these lineages."""
         ...
 
     def refill(

@@ -23,15 +23,17 @@ from .filling import Filling
 from .rows import EFFECTS, Connection, lineage_of, upsert
 from .verbs import verb
 
-__all__ = ("START_SECONDS", "EffectTable")
+__all__ = ("PUT_EFFECT", "START_SECONDS", "EffectTable")
 
 # Seconds after a claim in which its process may begin to call.
 START_SECONDS = 10.0
 
-_PUT = upsert("effects", ("lineage", "key", "attempt"), ("doc", "seal"))
-_POLICY = "@policy"
 # Keys that one statement looks for.
 _AT_ONCE = 200
+PUT_EFFECT = upsert("effects", ("lineage", "key", "attempt"), ("doc", "seal"))
+# Keys of rows that are no effects begin so.
+_OTHER = "@"
+_POLICY = f"{_OTHER}policy"
 _FIELDS = tuple(field.name for field in dataclasses.fields(EffectRow))[3:]
 
 
@@ -207,7 +209,7 @@ class EffectTable(Filling):
     def _put_effect(self, connection: Connection, row: EffectRow) -> None:
         doc = canonical({name: getattr(row, name) for name in _FIELDS})
         values = (row.lineage, row.key, row.attempt, doc)
-        connection.execute(_PUT, (*values, self.seals.seal("effects", *values)))
+        connection.execute(PUT_EFFECT, (*values, self.seals.seal("effects", *values)))
 
     def _effects_of(self, connection: Connection, lineage: str, *keys: str) -> list[EffectRow]:
         where = f"lineage = ? AND key IN ({', '.join('?' * len(keys))})" if keys else "lineage = ?"
@@ -216,7 +218,7 @@ class EffectTable(Filling):
         )
         rows = []
         for *columns, found_seal in found:
-            if columns[1] != _POLICY:
+            if not columns[1].startswith(_OTHER):
                 rows.append(self._effect(columns, found_seal))
         return rows
 
@@ -260,7 +262,7 @@ class EffectTable(Filling):
 
     def _put_policy(self, connection: Connection, lineage: str, live: bool) -> None:
         values = (lineage, _POLICY, 0, canonical({"policy": LIVE if live else BLOCK}))
-        connection.execute(_PUT, (*values, self.seals.seal("effects", *values)))
+        connection.execute(PUT_EFFECT, (*values, self.seals.seal("effects", *values)))
 
     @verb
     def effects_done(

@@ -30,7 +30,16 @@ from cutline.errors import RefusedOption
 
 from .codec import digest_of
 
-__all__ = ("CatalogUrl", "Location", "locate", "need_catalog", "store_home", "store_path", "user_home")
+__all__ = (
+    "CatalogUrl",
+    "Location",
+    "database_of",
+    "locate",
+    "need_catalog",
+    "store_home",
+    "store_path",
+    "user_home",
+)
 
 _CLOUDS = {"s3": "S3", "gs": "Google Cloud Storage", "az": "Azure Blob Storage"}
 _OPTIONS = ("endpoint", "region", "allow_http", "account")
@@ -184,6 +193,13 @@ def need_catalog(location: Location) -> CatalogUrl:
             url=location.place,
         )
     return location.catalog
+
+
+def database_of(url: str) -> CatalogUrl:
+    """What ``postgresql://...`` says. Raises RefusedOption for anything else."""
+    found = locate(f"./folder?catalog={url}").catalog
+    assert found is not None
+    return found
 
 
 def _split(text: str) -> tuple[str, CatalogUrl | None, dict[str, str]]:

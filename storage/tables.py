@@ -23,11 +23,11 @@ from cutline.errors import (
 from .authentic import Seals
 from .catalog import COMMITTED, CheckpointRow, Choice, Fate, Lease, LineageRow, Place, check_label
 from .codec import canonical, decode
-from .effect_table import EffectTable
 from .filling import living
 from .finding import found_or_refused
 from .leases import LeaseTable
 from .listing import Listing
+from .output_table import OutputTable
 from .owners import Owner, is_dead
 from .rows import CheckpointTable, Connection, lineage_of, upsert
 from .verbs import TableDatabase, verb
@@ -40,7 +40,7 @@ _OCCURRENCE = "\x1f"
 _PUT_FAILURE = upsert("failures", ("lineage", "key"), ("count", "seal"))
 
 
-class TableCatalog(EffectTable, Listing):
+class TableCatalog(OutputTable, Listing):
     """A `Catalog` in the tables of ``database``.
 
     ``dead`` says whether an owner surely runs no more; tests replace it.

@@ -1,0 +1,233 @@
+"""`cutline.emit`: values for the world outside that leave when a checkpoint holds them; part of the desk.
+
+What was emitted stays in the participant's state until the coordinator says that it is published. Numbers are
+counted for each sink; a record keeps the lineage that it was emitted in and the first checkpoint that it was
+captured in, which is what its place among others' goes by.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgpack
+
+from cutline.barrier import Member
+from cutline.errors import CutlineError, Misuse
+from cutline.storage.sinks import RECORD_MAX, encoded
+
+from .handle import own_port
+from .messages import pack_value
+
+if TYPE_CHECKING:
+    from .desk import Desk
+
+__all__ = ("CALL", "EMIT", "OUTPUT_BYTES", "Emitted", "Output", "emit")
+
+# What an async handler does besides messages and effects; no kind of message.
+EMIT = 7
+# Whom a value is given to, where messages have a participant's name.
+WORLD = "@sinks"
+# The kind of a sink that is a function.
+CALL = "call"
+# Bytes that a participant has emitted and that are not published; from there on it takes no message.
+OUTPUT_BYTES = 64 * 1024 * 1024
+# Bytes of what no committed checkpoint holds, from which on one is asked for.
+EARLY_BYTES = 8 * 1024 * 1024
+
+
+def emit(sink: str, value: Any) -> None:
+    """Gives a value to a sink of ``cutline.start(sinks=...)``, published when a checkpoint holds it.
+
+    The value is taken as it is now. It is published once a checkpoint that holds it has committed, and then
+    no loss can take it back; what a handler emitted that is undone is never published. Values of one
+    participant come in their order, those of several in the order of their checkpoints.
+
+    Args:
+        sink: the sink's name.
+        value: for a `FileSink` a text without line breaks, or what JSON can say; for a `PostgresSink` a dict
+            of columns; for a function anything that can travel in a message.
+
+    Raises:
+        Misuse: outside a handler; no sink has that name; a value that the sink cannot take.
+        CannotCapture: a value for a function that cannot travel.
+    """
+    port: Any = own_port()
+    output = getattr(port, "output", None)
+    if output is None:
+        raise Misuse(
+            "cutline.emit gives something to the world in the name of a participant, and no handler runs "
+            "here: call it in a method of a participant. In the program, write to the file or table itself"
+        )
+    output.add(port, sink, value)
+
+
+class Emitted(NamedTuple):
+    """One value. ``checkpoint``: the first one that it was captured in, 0 before that."""
+
+    number: int
+    checkpoint: int
+    lineage: str
+    body: bytes
+
+
+class _Pile:
+    """What was emitted for one sink and is not known to be published."""
+
+    def __init__(self) -> None:
+        self.next_number = 1
+        self.records: deque[Emitted] = deque()
+        # The last number that a committed checkpoint holds; by undecided capture, the last it holds.
+        self.committed = 0
+        self.captures: dict[int, int] = {}
+
+    @property
+    def last(self) -> int:
+        return self.next_number - 1
+
+
+class Output:
+    """All of a participant's piles. ``sinks``: kinds of sinks by name."""
+
+    def __init__(self, sinks: Mapping[str, Mapping[str, Any]], lineage: str, me: Member) -> None:
+        self.sinks = sinks
+        self.lineage = lineage
+        self.me = me
+        self.piles: dict[str, _Pile] = {}
+        # Of all records, and of those that no capture holds.
+        self.bytes = 0
+        self.fresh_bytes = 0
+
+    def add(self, desk: Desk, sink: str, value: Any) -> None:
+        """See `emit`. What a re-run emits that was emitted before is not news."""
+        body, said = self._body(sink, value)
+        if desk.active is not None and not desk.numbered(WORLD, EMIT, sink, said)[1]:
+            return
+        pile = self.piles.setdefault(sink, _Pile())
+        pile.records.append(Emitted(pile.next_number, 0, self.lineage, body))
+        pile.next_number += 1
+        self.bytes += len(body)
+        self.fresh_bytes += len(body)
+
+    def _body(self, sink: str, value: Any) -> tuple[bytes, Any]:
+        """The value in the sink's form, and what a re-run must say again."""
+        doc = self.sinks.get(sink) if isinstance(sink, str) else None
+        name = self.me.name
+        if doc is None:
+            known = ", ".join(sorted(self.sinks)) or "none"
+            raise Misuse(
+                f"participant {name!r}: no sink is named {sink!r}; cutline.start(sinks=...) has: {known}",
+                participant=name,
+                sink=sink,
+            )
+        where = f"value for sink {sink!r}"
+        try:
+            if doc["kind"] != CALL:
+                body = encoded(doc["kind"], value)
+                return body, [body]
+            packed = pack_value(value, participant=name, where=where)
+            body = msgpack.packb(packed)
+            if len(body) > RECORD_MAX:
+                raise ValueError(f"it has {len(body):,} bytes, more than {RECORD_MAX:,}")
+        except ValueError as error:
+            if isinstance(error, CutlineError):
+                raise
+            raise Misuse(
+                f"participant {name!r}: {where}: {error}; got {value!r:.80}", participant=name, sink=sink
+            ) from error
+        return body, packed
+
+    # -- cuts ----------------------------------------------------------------------------------
+
+    def to_doc(self) -> list[Any]:
+        """What an image holds: sink, next number, records. Empty if nothing was ever emitted."""
+        return [
+            [sink, pile.next_number, [list(each) for each in pile.records]]
+            for sink, pile in self.piles.items()
+        ]
+
+    def load(self, doc: Iterable[Any]) -> None:
+        """The reverse. What it takes in was committed; `restored` says in which checkpoint."""
+        self.piles.clear()
+        self.bytes = 0
+        for sink, next_number, records in doc:
+            pile = self.piles[sink] = _Pile()
+            pile.next_number = next_number
+            pile.records.extend(Emitted(*each) for each in records)
+            pile.committed = pile.last
+            self.bytes += sum(len(each.body) for each in pile.records)
+
+    def restored(self, checkpoint: int) -> None:
+        """The state of that committed cut was taken; what was emitted since is in none."""
+        for pile in self.piles.values():
+            _mark(pile, checkpoint, pile.committed)
+
+    def facts(self) -> dict[str, Any]:
+        """What the coordinator is told of a capture that is made now: the last number for each sink."""
+        last = {sink: pile.last for sink, pile in self.piles.items() if pile.records}
+        return {"emits": last} if last else {}
+
+    def captured(self, checkpoint: int) -> None:
+        """All that there is was captured."""
+        self.fresh_bytes = 0
+        for pile in self.piles.values():
+            _mark(pile, checkpoint, pile.last)
+            if pile.last > pile.committed:
+                pile.captures[checkpoint] = pile.last
+
+    def settled(self, checkpoint: int, committed: bool) -> None:
+        """A checkpoint that was captured here is decided."""
+        for pile in self.piles.values():
+            last = pile.captures.pop(checkpoint, 0)
+            if committed:
+                pile.committed = max(pile.committed, last)
+            elif last > max(pile.committed, *pile.captures.values(), 0):
+                # Nothing holds it any more.
+                self.fresh_bytes += sum(len(each.body) for each in pile.records if each.number <= last)
+
+    # -- publishing ------------------------------------------------------------------------------
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether all that was emitted is published."""
+        return not any(pile.records for pile in self.piles.values())
+
+    def owed(self) -> dict[str, list[list[int]]]:
+        """For each sink, what committed cuts hold: pairs of a checkpoint and the last number of it."""
+        found: dict[str, list[list[int]]] = {}
+        for sink, pile in self.piles.items():
+            last: dict[int, int] = {}
+            for each in pile.records:
+                if each.number <= pile.committed:
+                    last[each.checkpoint] = each.number
+            if last:
+                found[sink] = [[checkpoint, number] for checkpoint, number in last.items()]
+        return found
+
+    def published(self, sink: str, after: Mapping[str, int]) -> None:
+        """The sink has all up to these numbers of each lineage."""
+        pile = self.piles.get(sink)
+        if pile is None:
+            return
+        # They are published in order.
+        while pile.records and pile.records[0].number <= after.get(pile.records[0].lineage, 0):
+            self.bytes -= len(pile.records.popleft().body)
+
+    def wanted(self, sink: str, upto: int) -> Iterator[Emitted]:
+        """Records up to that number, in order."""
+        pile = self.piles.get(sink)
+        for each in pile.records if pile is not None else ():
+            if each.number > upto:
+                return
+            yield each
+
+
+def _mark(pile: _Pile, checkpoint: int, last: int) -> None:
+    """Records up to `last` that are in no older capture are first in this one."""
+    for at in range(len(pile.records) - 1, -1, -1):
+        each = pile.records[at]
+        if each.checkpoint:
+            return
+        if each.number <= last:
+            pile.records[at] = each._replace(checkpoint=checkpoint)

@@ -1,0 +1,314 @@
+"""Output at the coordinator, packet by packet: order, horizon, recoveries, take-overs, limits of patience."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cutline.coordinator import outlet as pauses
+from cutline.coordinator import output as module
+from cutline.coordinator.effects import Effects
+from cutline.coordinator.telling import lines_about
+from cutline.errors import StorageError
+from cutline.storage import Store
+from cutline.storage.sinks import FileSink, Origin
+from tests.system.living import until
+
+from .city import City
+
+
+@pytest.fixture
+def sinks(tmp_path: Path) -> dict[str, Any]:
+    return {"lines": FileSink(tmp_path / "lines").to_doc(), "ears": {"kind": "call", "function": "m:hear"}}
+
+
+@pytest.fixture
+def city(store: Store, tmp_path: Path, sinks: dict[str, Any]) -> Iterator[City]:
+    """A driver and a and b, with one cut of all."""
+    made = City(store, tmp_path, sinks=sinks)
+    made.c.output.check()
+    made.open_for_business("a", "b")
+    yield made
+    made.c.output.close()
+
+
+def cut(city: City, **emits: dict[str, int]) -> int:
+    """A committed checkpoint in which participants had emitted so much for sinks."""
+    city.request(99)
+    city.prepare(city.c.newest, "driver")
+    for name in ("a", "b"):
+        city.prepare(city.c.newest, name, **({"emits": emits[name]} if name in emits else {}))
+    return city.c.committed
+
+
+def wanted(city: City, who: str, kind: str = "emit_want") -> dict[str, Any]:
+    return city.lines[who].last(kind)
+
+
+def silent(city: City, who: str) -> bool:
+    return not [doc for doc in city.lines[who].heard if doc["kind"] in ("emit_want", "emit_give")]
+
+
+def have(city: City, who: str, *numbers: int, more: bool = False, lineage: str = "") -> None:
+    doc = wanted(city, who)
+    rows = [[n, city.c.committed, lineage or city.lineage, f"{who} {n}\n".encode()] for n in numbers]
+    city.lines[who].heard.clear()
+    city.say(who, "emit_have", sink="lines", round=doc["round"], records=rows, more=more)
+    written(city)
+
+
+def written(city: City) -> None:
+    """The sink's thread has done what it was given, and the coordinator has heard of it."""
+    outlet = city.c.output.outlets["lines"]
+
+    def is_idle() -> bool:
+        city.step()
+        return outlet.phase not in ("publishing", "opening")
+
+    until(is_idle, "the sink's thread")
+
+
+def lines(tmp_path: Path) -> list[str]:
+    return (tmp_path / "lines").read_text().splitlines()
+
+
+def notices(city: City, what: str) -> list[dict[str, Any]]:
+    return [doc for doc in city.lines["driver"].heard if doc["kind"] == "notice" and doc["what"] == what]
+
+
+def test_in_the_order_of_checkpoints_and_numbers(city: City, tmp_path: Path) -> None:
+    first = cut(city, a={"lines": 2}, b={"lines": 1})
+    assert (wanted(city, "a")["upto"], wanted(city, "a")["after"]) == (2, {}) and silent(city, "b")
+    # The horizon is raised before anything is asked for.
+    assert city.store.catalog.horizon(city.lineage) == first
+    cut(city, a={"lines": 3}, b={"lines": 1})
+    assert len([doc for doc in city.lines["a"].heard if doc["kind"] == "emit_want"]) == 1
+    have(city, "a", 1, more=True)
+    assert wanted(city, "a")["after"] == {city.lineage: 1}
+    have(city, "a", 2)
+    assert city.lines["a"].last("emit_done")["after"] == {city.lineage: 2}
+    # b's of the older checkpoint come before a's of the newer one.
+    have(city, "b", 1)
+    have(city, "a", 3)
+    assert lines(tmp_path) == ["a 1", "a 2", "b 1", "a 3"]
+    found = city.store.catalog.output([city.lineage])
+    assert found == {
+        ("lines", Origin(city.lineage, name, city.c.roster.seats[name].member.birth)): number
+        for name, number in (("a", 3), ("b", 1))
+    }
+    # Nothing new, but a's image still had what is published by now: it hears that again.
+    city.lines["a"].heard.clear()
+    cut(city, a={"lines": 3})
+    assert city.lines["a"].last("emit_done")["after"] == {city.lineage: 3} and silent(city, "a")
+
+
+def test_answers_of_another_round_or_epoch_are_not_heard(city: City, tmp_path: Path) -> None:
+    cut(city, a={"lines": 1})
+    number = wanted(city, "a")["round"]
+    row = [1, 1, city.lineage, b"wrong\n"]
+    for round_, epoch in ((number - 1, city.c.epoch), (number, city.c.epoch - 1)):
+        city.say("a", "emit_have", sink="lines", round=round_, records=[row], more=False, epoch=epoch)
+    city.say("a", "emit_have", sink="none", round=number, records=[row], more=False)
+    assert city.c.output.outlets["lines"].phase == "asking"
+    have(city, "a", 1)
+    assert lines(tmp_path) == ["a 1"]
+
+
+def test_who_is_busy_is_not_asked_again_and_who_dials_again_is(city: City) -> None:
+    cut(city, a={"lines": 1})
+    city.lines["a"].heard.clear()
+    city.step(10 * module.ASK_AGAIN)
+    assert silent(city, "a")
+    city.hang_up("a")
+    city.hello("a", "running", epoch=city.c.epoch)
+    city.step(module.ASK_AGAIN)
+    assert wanted(city, "a")["upto"] == 1
+    have(city, "a", 1)
+
+
+def test_after_a_recovery_nothing_goes_on_before_everybody_has_said_what_is_owed(
+    city: City, tmp_path: Path
+) -> None:
+    before = city.c.committed
+    newest = cut(city, a={"lines": 2}, b={"lines": 5})
+    have(city, "a", 1, 2)
+    recover(city, "b")
+    assert silent(city, "a") and silent(city, "b")
+    assert {name for name in "ab" if "emit_owed" in [d["kind"] for d in city.lines[name].heard]} == {"a", "b"}
+    # b's were captured in an older checkpoint, some of them.
+    city.say("a", "emit_owes", owed={"lines": [[newest, 2]]})
+    assert silent(city, "a")
+    city.say("b", "emit_owes", owed={"lines": [[before, 4], [newest, 5]]})
+    have(city, "b", 4)
+    # a's were published before the loss: it is told so when it is asked.
+    assert wanted(city, "a")["after"] == {city.lineage: 2}
+    have(city, "a")
+    have(city, "b", 5)
+    assert lines(tmp_path) == ["a 1", "a 2", "b 4", "b 5"]
+    # Asked again, for its answer may be lost with a link; what it says twice changes nothing.
+    city.say("b", "emit_owes", owed={"lines": [[newest, 9]]})
+    assert not city.c.output.outlets["lines"].entries
+
+
+def recover(city: City, who: str) -> None:
+    for line in city.lines.values():
+        line.heard.clear()
+    city.dies(who)
+    for name in ("driver", "a", "b"):
+        if name == who:
+            city.hello(name, "restored", epoch=city.c.epoch)
+        else:
+            city.say(name, "restored", checkpoint=city.c.recoverer.row.checkpoint, fit=None)
+    assert city.c.flowing
+    city.step()
+
+
+def test_a_new_coordinator_asks_those_of_the_newest_checkpoint(
+    city: City, store: Store, tmp_path: Path, sinks: dict[str, Any]
+) -> None:
+    cut(city, a={"lines": 2})
+    # The older one still holds the file, as one that stands still would.
+    store.catalog.release_lease(city.lease)
+    after = City(store, tmp_path, city.lineage, sinks=sinks)
+    after.pad.living = set(city.pad.living)
+    after.c.recoverer.take_over()
+    for name in ("driver", "a", "b"):
+        after.hello(name, "running", after.c.epoch)
+    assert after.c.flowing and "emit_owed" in after.lines["a"].kinds()
+    assert "emit_owed" not in after.lines["b"].kinds()
+    after.say("a", "emit_owes", owed={"lines": [[after.c.committed, 2]]})
+    outlet = after.c.output.outlets["lines"]
+
+    def trouble() -> str:
+        after.step()
+        return outlet.trouble
+
+    assert "one at a time" in until(trouble, "the file to be held by the older one")
+    assert after.c.output.left()["lines"] == outlet.trouble
+    # It wakes up, and finds itself fenced when it wants to note how far it is.
+    have(city, "a", 1)
+    assert city.c.ended is not None and city.c.ended.startswith("fenced")
+    city.c.output.outlets["lines"].close()
+    after.step(pauses.LONGEST_PAUSE)
+    written(after)
+    # What the older one had written counts.
+    assert wanted(after, "a")["after"] == {city.lineage: 1}
+    have(after, "a", 2)
+    assert lines(tmp_path) == ["a 1", "a 2"]
+
+
+def test_a_function_is_called_by_its_participant(city: City) -> None:
+    cut(city, a={"ears": 3})
+    doc = wanted(city, "a", "emit_give")
+    assert (doc["function"], doc["upto"], doc["after"]) == ("m:hear", 3, {})
+    # It is asked again: perhaps it was busy with an older call.
+    city.lines["a"].heard.clear()
+    city.step(module.ASK_AGAIN)
+    doc = wanted(city, "a", "emit_give")
+    given = {"sink": "ears", "round": doc["round"], "numbers": {city.lineage: 2}}
+    city.say("a", "emit_given", **given, error="ValueError: no")
+    outlet = city.c.output.outlets["ears"]
+    assert (outlet.phase, outlet.trouble) == ("idle", "function of sink 'ears', in 'a': ValueError: no")
+    city.step(pauses.FIRST_PAUSE)
+    doc = wanted(city, "a", "emit_give")
+    assert doc["after"] == {city.lineage: 2}
+    city.say("a", "emit_given", sink="ears", round=doc["round"], numbers={city.lineage: 3}, error="")
+    doc = wanted(city, "a", "emit_give")
+    city.say("a", "emit_have", sink="ears", round=doc["round"], records=[], more=False)
+    assert city.lines["a"].last("emit_done")["after"] == {city.lineage: 3}
+    assert not outlet.entries and not outlet.trouble
+    assert [notice["what"] for notice in notices(city, "sink_down") + notices(city, "sink_back")] == [
+        "sink_down", "sink_back"
+    ]  # fmt: skip
+
+
+def test_a_sink_that_fails_is_tried_ever_less_often(city: City, tmp_path: Path) -> None:
+    path = tmp_path / "lines"
+    path.unlink()
+    path.mkdir()
+    cut(city, a={"lines": 1})
+    outlet = city.c.output.outlets["lines"]
+    have(city, "a", 1)
+    # Once is nothing that people need to hear of: a connection may have been cut.
+    assert outlet.phase == "closed" and not notices(city, "sink_down")
+    pause = outlet.pause
+    for _ in range(10):
+        city.step(outlet.pause)
+        written(city)
+        assert outlet.pause == min(2 * pause, pauses.LONGEST_PAUSE)
+        pause = outlet.pause
+    assert len(notices(city, "sink_down")) == 1
+    path.rmdir()
+    city.step(outlet.pause)
+    written(city)
+    city.step()
+    have(city, "a", 1)
+    assert lines(tmp_path) == ["a 1"] and outlet.pause == pauses.FIRST_PAUSE
+    assert len(notices(city, "sink_back")) == 1
+
+
+def test_the_catalog_away(city: City, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def away(*_given: Any) -> None:
+        raise StorageError("away")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(city.store.catalog, "publishing", away)
+        cut(city, a={"lines": 1})
+        city.step(module.ASK_AGAIN)
+        # Nothing is published that a recovery could go back behind.
+        assert silent(city, "a") and notices(city, "catalog_unreachable")
+    city.step(module.ASK_AGAIN)
+    with monkeypatch.context() as patch:
+        patch.setattr(city.store.catalog, "published", away)
+        have(city, "a", 1)
+        assert lines(tmp_path) == ["a 1"]
+    assert not city.store.catalog.output([city.lineage])
+    city.step(module.ASK_AGAIN)
+    assert list(city.store.catalog.output([city.lineage]).values()) == [1]
+
+
+def test_what_is_blocked_missing_and_left(city: City, monkeypatch: pytest.MonkeyPatch) -> None:
+    city.c.effects.live = False
+    cut(city, a={"lines": 1, "gone": 1})
+    assert (
+        silent(city, "a") and len(notices(city, "output_blocked")) == len(notices(city, "sink_missing")) == 1
+    )
+    asked = city.call_on("shell", "rest_output", seconds=5.0)
+    assert asked.last("reply")["value"]["left"] == {
+        "lines": "output of this fork is blocked", "gone": "the program does not name it"
+    }  # fmt: skip
+    monkeypatch.setattr(Effects, "allow", lambda self: setattr(self, "live", True))
+    city.c.effects.allow()
+    city.step()
+    # Now it waits until all is published, or its time is over.
+    asked = city.call_on("shell", "rest_output", seconds=5.0)
+    assert "reply" not in asked.kinds()
+    city.step(5.0)
+    assert asked.last("reply")["value"]["left"] == {"lines": "", "gone": "the program does not name it"}
+    asked = city.call_on("shell", "rest_output", seconds=5.0)
+    have(city, "a", 1)
+    assert asked.last("reply")["value"]["left"] == {"gone": "the program does not name it"}
+
+
+def test_an_early_checkpoint_on_request(city: City) -> None:
+    before = city.c.newest
+    city.say("a", "emit_cut")
+    assert city.c.newest == before + 1
+
+
+def test_what_people_are_told() -> None:
+    for doc, said in (
+        (
+            {"what": "sink_down", "text": "table away"},
+            "table away; what was emitted is kept, and tried again",
+        ),
+        ({"what": "sink_back", "sink": "s"}, "sink 's' takes what was emitted again"),
+        ({"what": "sink_changed", "text": "somebody changed it"}, "somebody changed it"),
+        ({"what": "output_blocked", "sink": "s"}, "`cutline effects --allow`"),
+        ({"what": "sink_missing", "sink": "s"}, "has none of that name"),
+    ):
+        (line,) = lines_about(doc)
+        assert said in line

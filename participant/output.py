@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 __all__ = ("CALL", "EMIT", "OUTPUT_BYTES", "Emitted", "Output", "emit")
 
 # What an async handler does besides messages and effects; no kind of message.
-EMIT = 7
+EMIT = 9
 # Whom a value is given to, where messages have a participant's name.
 WORLD = "@sinks"
 # The kind of a sink that is a function.

@@ -12,7 +12,7 @@ from rich.table import Table
 from cutline.errors import NotRunning
 from cutline.participant.output import Emitted
 from cutline.storage import CheckpointRow, Store
-from cutline.storage.image import read_image
+from cutline.storage.image import read_sections
 from cutline.storage.sinks import Origin
 
 from .cli_app import FOLDER, AsJson, Folder, Name, app, console, opened, plainly
@@ -63,7 +63,7 @@ def unpublished(store: Store, row: CheckpointRow) -> list[dict[str, Any]]:
     piles = [
         (sink, name, image.birth, records, next_number)
         for name, image in store.read_manifest(row).images.items()
-        for sink, next_number, records in _piles(read_image(store.blobs, image.ref).sections["calls"])
+        for sink, next_number, records in _piles(read_sections(store.blobs, image.ref)["calls"])
     ]
     lineages = {row.lineage, *(each.lineage for pile in piles for each in pile[3])}
     numbers = store.catalog.output(lineages)

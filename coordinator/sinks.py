@@ -12,7 +12,7 @@ from cutline.participant.output import CALL
 from cutline.storage.blobs import check_name
 from cutline.storage.sinks import FileSink, PostgresSink
 
-__all__ = ("SinkLike", "chosen_sinks")
+__all__ = ("SinkLike", "chosen_sinks", "publish_the_rest")
 
 SinkLike: TypeAlias = "FileSink | PostgresSink | Callable[..., Any]"
 
@@ -63,3 +63,10 @@ def _doc(name: str, sink: Any) -> dict[str, Any]:
     except TypeError as error:
         raise RefusedOption(f"sink {name!r}: {function} is called with one value: {error}") from error
     return {"kind": CALL, "function": function}
+
+
+def publish_the_rest(request: Callable[..., Any], say: Callable[[str], None], patience: float) -> None:
+    """Waits, at an end, until what the last checkpoint holds is published; says what is not."""
+    left = request("rest_output", timeout=patience, seconds=patience / 2)["left"]
+    for sink, why in left.items():
+        say(f"not all of {sink} is published ({why or 'not yet'}); the next start goes on with it")

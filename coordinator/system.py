@@ -42,7 +42,7 @@ from .environment import Report, Told, chosen_runtime, chosen_store, told_by_env
 from .input_retention import input_options
 from .loops import run_loop, sealed
 from .ray_noise import OWN_PIDS
-from .sinks import SinkLike, chosen_sinks
+from .sinks import SinkLike, chosen_sinks, publish_the_rest
 from .supervise import supervise
 from .telling import lines_about, tell_people, to_be_mended
 
@@ -111,15 +111,13 @@ def start(
             follows from the checkpoint it is in; and as long as its question has no answer.
         waiting_inputs: how many calls of this program may wait to be taken; over it a call waits for room, or
             raises `InputRefused` (``options(wait=SECONDS)``).
-        sinks: where `cutline.emit` puts what checkpoints hold: by name a `FileSink`, a `PostgresSink`, or a
-            function of a module, which participants call with each value (and, if it has a parameter ``key``,
-            with a text that is the same whenever that value comes): at least once.
+        sinks: what `cutline.emit` names: a `FileSink`, a `PostgresSink`, or a function of a module, which
+            participants call with each value (and a ``key``, if it takes one): at least once.
         fresh: begin anew even if there is something to resume. Nothing old is deleted.
         restore: a checkpoint id or a savepoint's label: begin a new lineage from there. Inputs that were
             logged after it are not delivered again.
         effects: what `cutline.effect` asks for in a lineage that `restore` makes: ``"block"`` (nothing runs
-            until ``cutline effects --allow``) or ``"live"``. Repeatable ones run either way. The same holds
-            for what is emitted.
+            until ``cutline effects --allow``) or ``"live"``. Repeatable ones run either way. So with `emit`.
         quiet: no lines about losses and recoveries on standard error.
         runtime: ``"process"`` or ``"ray"``; without it: Ray if the program has connected to Ray.
         check_awaits: look at every stretch of every async handler for state that is changed before an
@@ -138,9 +136,8 @@ def start(
         NewerFormat, StoreNotWritable, StoreFull, StoreForbidden, StoreUnreachable: it cannot be used.
         CheckpointNotFound: `restore` names nothing.
         ClassMissing, CannotRestore: the program lacks what the checkpoint names.
-        OutputRefused, MissingPackage: a sink cannot be what it must be.
         BelowHorizon: the newest checkpoint is damaged, and what left after the one before cannot be undone.
-        PortInUse: the address of `listen` is taken.
+        PortInUse: the address of `listen` is taken. OutputRefused: a sink is not what it must be.
         Misuse: an environment variable has a value that means nothing.
     """
     told = told_by_environment(storage, interval)
@@ -413,7 +410,7 @@ class System(Asking):
             if checkpoint and self._runner.fault is None:
                 last = sealed(lambda: int(self._request("checkpoint", timeout=patience)["checkpoint"]))
                 self._say(f"stopped at checkpoint {last}")
-                self._publish_the_rest(patience)
+                publish_the_rest(self._request, self._say, patience)
         except (CutlineError, TimeoutError) as error:
             self._say(f"stopped without a last checkpoint: {error}")
         finally:
@@ -430,17 +427,12 @@ class System(Asking):
             self._runner.rolled_back = None
             self._request("rest_effects", timeout=30.0, seconds=15.0)
             last = sealed(lambda: self.savepoint(label))
-            self._publish_the_rest(30.0)
+            publish_the_rest(self._request, self._say, 30.0)
             self._stopped = True
         self._tell_at_the_end()
         self._say(f"suspended at checkpoint {last} ({label}); cutline.start goes on from there")
         self._close(goes_on=False)
         return last
-
-    def _publish_the_rest(self, patience: float) -> None:
-        left = self._request("rest_output", timeout=patience, seconds=patience / 2)["left"]
-        for sink, why in left.items():
-            self._say(f"not all of {sink} is published ({why or 'not yet'}); the next start goes on with it")
 
     def _tell_at_the_end(self) -> None:
         for name, error in self._port.births.untold().items():

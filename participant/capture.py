@@ -266,8 +266,10 @@ class Capturer:
 
     def _is_small(self, row: Row) -> bool:
         """Whether the state is written whole each time."""
+        if row.arrays.slots or row.length > self._small or not row.is_kept:
+            return False
         entries = sum(map(len, row.arrays.containers.met.values()))
-        return not row.arrays.slots and row.length + entries * _ENTRY <= self._small and row.is_kept
+        return row.length + entries * _ENTRY <= self._small
 
     def _compare(
         self, row: Row, shelved: Shelved, instance: object, number: int, base: Table | None
@@ -391,6 +393,9 @@ class Capturer:
 
     def _regions(self, row: Row, table: Table, base: Table | None) -> tuple[tuple[Region, ...], int]:
         """The regions with what changed in them, and how many bytes that is."""
+        if not row.arrays.slots and not self._tracker.ways:
+            # There were none before either.
+            return (), 0
         table.slots = self._numbers(row.arrays.slots)
         memories = dict(zip(table.slots, row.arrays.slots, strict=True))
         tracker = self._tracker

@@ -53,6 +53,11 @@ class Change(ABC):
     def is_whole(self) -> bool:
         """Whether nothing of what was before counts any more."""
 
+    @property
+    def is_bare(self) -> bool:
+        """Whether no document but the first names an object twice, so that pickle needs no memo."""
+        return False
+
     @abstractmethod
     def over(self, older: Change) -> Change:
         """Both as one: `older` came first."""

@@ -26,7 +26,7 @@ import numpy as np
 
 from .handle import Handle
 
-__all__ = ("ATOMS", "KEYS", "is_immutable", "is_steady")
+__all__ = ("ATOMS", "KEYS", "SCALARS", "is_immutable", "is_steady")
 
 # Of these types nothing ever changes.
 ATOMS: frozenset[type] = frozenset((
@@ -35,6 +35,8 @@ ATOMS: frozenset[type] = frozenset((
     decimal.Decimal, fractions.Fraction, uuid.UUID, uuid.SafeUUID,
     pathlib.PurePosixPath, pathlib.PureWindowsPath, pathlib.PosixPath, pathlib.WindowsPath, Handle,
 ))  # fmt: skip
+# Of these an object has no parts, and takes no more room than a reference to it.
+SCALARS: frozenset[type] = frozenset((type(None), bool, int, float))
 # Of these, whatever their value, an equal one is as good.
 KEYS: frozenset[type] = frozenset((str, int, bytes, bool, type(None)))
 _SCALARS = frozenset(np.sctypeDict.values()) - {np.object_, np.void}

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, cast, final
 from cutline.errors import CannotRestore
 
 from .container import Container, Refused, Stored
-from .immutable import ATOMS, KEYS, is_immutable, is_steady
+from .immutable import ATOMS, KEYS, SCALARS, is_immutable, is_steady
 from .map_change import MapChange
 from .rebuild import UNSEEN, Spot
 from .unread import Layers, Unread
@@ -49,7 +49,7 @@ class Map(Container, MutableMapping[K, V]):
 
     __slots__ = (
         *("_items", "_put", "_gone", "_whole", "_lost"),
-        *("_odd", "_unseen", "_inner", "_spots", "_last_spot"),
+        *("_odd", "_unseen", "_inner", "_spots", "_last_spot", "_bare", "_all_bare"),
     )
     kind = "map"
     _items: dict[K, V]
@@ -66,6 +66,9 @@ class Map(Container, MutableMapping[K, V]):
     _last_spot: int
     # Something raised half-way.
     _lost: bool
+    # Whether nothing was noted but keys of `KEYS` and values of `SCALARS`; and in all generations before.
+    _bare: bool
+    _all_bare: bool
 
     def __init_subclass__(cls, **named: Any) -> NoReturn:
         raise TypeError("cutline.Map has no subclasses, whose methods could go round it: hold one in a class")
@@ -86,6 +89,7 @@ class Map(Container, MutableMapping[K, V]):
         self._put, self._gone, self._whole = {}, {}, True
         self._odd, self._unseen, self._inner, self._spots = False, {}, {}, {}
         self._last_spot, self._lost = 0, False
+        self._bare = self._all_bare = True
 
     # -- reading -------------------------------------------------------------------------------------
 
@@ -130,9 +134,11 @@ class Map(Container, MutableMapping[K, V]):
     # -- writing -------------------------------------------------------------------------------------
 
     def __setitem__(self, key: K, value: V) -> None:
-        if self._odd or type(value) not in ATOMS or type(key) not in KEYS:
-            self._set(key, value)
-            return
+        if self._odd or type(value) not in SCALARS or type(key) not in KEYS:
+            self._bare = False
+            if self._odd or type(value) not in ATOMS or type(key) not in KEYS:
+                self._set(key, value)
+                return
         try:
             self._items[key] = value
             self._put[key] = value
@@ -196,7 +202,7 @@ class Map(Container, MutableMapping[K, V]):
         """All that there is, as if it had been set just now."""
         last = self._last_spot
         self._reset()
-        self._last_spot, self._lost = last, True
+        self._last_spot, self._lost, self._bare = last, True, False
         for key, value in self._items.items():
             if not is_steady(key):
                 self._put[self._new_spot(key)] = UNSEEN
@@ -276,8 +282,9 @@ class Map(Container, MutableMapping[K, V]):
 
     def _take(self, given: dict[K, V] | Map[K, V]) -> None:
         """All of a plain dict: at once where nothing in it needs a look of its own."""
-        plain = KEYS.issuperset(map(type, given)) and ATOMS.issuperset(map(type, given.values()))
-        if plain and not self._odd:
+        kinds = set(map(type, given.values()))
+        if not self._odd and KEYS.issuperset(map(type, given)) and kinds <= ATOMS:
+            self._bare = self._bare and kinds <= SCALARS
             try:
                 self._items.update(given)
                 self._put.update(given)
@@ -333,16 +340,18 @@ class Map(Container, MutableMapping[K, V]):
     def _change(self) -> MapChange:
         if self._lost:
             self._note_again()
-        return MapChange(self._gone, self._put, self._whole)
+        return MapChange(self._gone, self._put, self._whole, self._bare)
 
     def _turn(self) -> None:
         self._put, self._gone, self._whole = {}, {}, False
+        self._all_bare, self._bare = self._all_bare and self._bare, True
 
     def _everything(self) -> MapChange:
         if self._lost:
             self._note_again()
         if not self._odd:
-            return MapChange({}, cast("dict[Any, Any]", self._items.copy()), True)
+            bare = self._all_bare and self._bare
+            return MapChange({}, cast("dict[Any, Any]", self._items.copy()), True, bare)
         spots, unseen = self._spots, self._unseen
         put: dict[Any, Any] = {}
         for key, value in self._items.items():
@@ -394,7 +403,7 @@ class Map(Container, MutableMapping[K, V]):
         return Map()
 
     def _replay(self, documents: Iterator[Any]) -> None:
-        items = self._items
+        items, self._all_bare = self._items, False
         whole, gone, count = next(documents)
         if whole:
             items.clear()
@@ -405,7 +414,7 @@ class Map(Container, MutableMapping[K, V]):
 
     def _defer(self, layers: Layers) -> None:
         """Takes all segments of an image in place of `_replay`: entries are read when they are asked for."""
-        self._items = Unread(self, layers)
+        self._items, self._all_bare = Unread(self, layers), False
 
     def _find_nested(self) -> None:
         for key, value in self._items.items():

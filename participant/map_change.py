@@ -14,14 +14,17 @@ __all__ = ("MapChange",)
 
 
 class MapChange(Change):
-    """Remove all of `gone`, then set all of `put`; `whole`: after everything was removed."""
+    """Remove all of `gone`, then set all of `put`; `whole`: after everything was removed. `bare`: what is put
+    has keys of `KEYS` and values of `SCALARS` alone, of which no two would be one object.
+    """
 
-    __slots__ = ("gone", "put", "whole")
+    __slots__ = ("gone", "put", "whole", "bare")
 
-    def __init__(self, gone: dict[Any, None], put: dict[Any, Any], whole: bool) -> None:
+    def __init__(self, gone: dict[Any, None], put: dict[Any, Any], whole: bool, bare: bool = False) -> None:
         self.gone = gone
         self.put = put
         self.whole = whole
+        self.bare = bare
 
     @property
     def size(self) -> int:
@@ -30,6 +33,10 @@ class MapChange(Change):
     @property
     def is_whole(self) -> bool:
         return self.whole
+
+    @property
+    def is_bare(self) -> bool:
+        return self.bare
 
     def over(self, older: Change) -> MapChange:
         assert isinstance(older, MapChange)
@@ -40,7 +47,7 @@ class MapChange(Change):
             put.pop(key, None)
         put.update(self.put)
         gone = {} if older.whole else {**older.gone, **self.gone}
-        return MapChange(gone, put, older.whole)
+        return MapChange(gone, put, older.whole, self.bare and older.bare)
 
     def documents(self) -> Iterator[Any]:
         count = -(-len(self.put) // CHUNK)

@@ -74,6 +74,7 @@ class _Opening:
         self.found: dict[str, type] = {}
 
     def find_class(self, module: str, name: str, /) -> Any:
+        self._loader.named += 1
         if module == _REBUILD and name in MARKS:
             return getattr(self._loader, name)
         saved = f"{module}:{name}"

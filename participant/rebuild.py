@@ -85,6 +85,8 @@ class Loader:
         self.regions = {} if regions is None else regions
         self.filled = filled or _nobody_asks
         self.findings = findings or Findings()
+        # How often something was asked for by its name.
+        self.named = 0
         # Where in the state the object is that is being made, for errors.
         self.path = path
         # Objects that another version of their class has saved, as they say, and the classes that said so.
@@ -97,6 +99,8 @@ class Loader:
         self.containers: Mapping[int, Container] = {}
         # Where they come from; the first attribute that names one is where it is.
         self.origins: dict[int, Origin] = {}
+        # Those of which nothing was asked for by name: all in them is of built-in types.
+        self.nameless: set[int] = set()
         # Those to which something is to come with the attributes: kind, number, for how many entries.
         self.unfilled: dict[int, tuple[str, int, int]] = {}
         # While what containers said of old is read: those that there were then.

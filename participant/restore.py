@@ -273,8 +273,9 @@ class _Reading:
             self._fill(instance, values, loader)
         loader.finish()
         check_filled(loader)
-        # All of them.
-        self.is_rejudged = any([each._judge_again() for each in self.containers.values()])
+        # All of them; what is of built-in types alone is what it was.
+        named = [each for number, each in self.containers.items() if number not in loader.nameless]
+        self.is_rejudged = any([each._judge_again() for each in named])
         if loader.settles and not self.findings.problems:
             settling = Settling(
                 instance,

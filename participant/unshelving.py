@@ -60,12 +60,15 @@ def unshelve(
             if name not in contents:
                 raise CannotRestore(f"an image without the piece {name!r}, which its header names")
         parts = [contents[name] for name in names]
+        named = loader.named
         if _defer(made[number], row, parts, opened, origin(number)):
             deferred.add(number)
             continue
         for part in parts:
             content = part.whole() if isinstance(part, Piece) else part
             made[number]._replay(_documents(io.BytesIO(content), opened))
+        if loader.named == named:
+            loader.nameless.add(number)
     strays = {id(stray) for stray in loader.former.values()}
     for number, kind, length, checked, nested, _ in rows:
         if loader.is_strict and not loader.findings.problems and len(made[number]) != length:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import collections
 import copy
+import io
 import pickle
+import pickletools
 from collections.abc import Callable, MutableMapping
 from typing import Any
 
@@ -422,3 +424,71 @@ def test_an_image_that_says_something_else_than_its_header_is_refused() -> None:
 def test_a_class_of_values_is_looked_up_as_any_other() -> None:
     again = through_image(Map({"a": Open, "b": immutable.is_immutable}))
     assert again == {"a": Open, "b": immutable.is_immutable}
+
+
+def memo_of(captured: Captured) -> list[int]:
+    """How many objects each new segment notes, in case they come again."""
+    return [
+        sum(code.name == "MEMOIZE" for code, _, _ in pickletools.genops(rest_of(bytes(piece.content))))
+        for piece in captured.pieces
+        if piece.name.startswith("entries:") and piece.content is not None
+    ]
+
+
+def rest_of(content: bytes) -> io.BytesIO:
+    """What comes behind the head of a segment."""
+    stream = io.BytesIO(content)
+    pickle.load(stream)
+    return stream
+
+
+def test_numbers_are_written_without_a_memo_and_texts_with_one() -> None:
+    seen: Any = Map({f"k{number}": number for number in range(100)})
+    taking = Taking(Agent(seen=seen))
+    assert memo_of(taking.take()) == [0]
+    seen.update(a=1.5, b=None, c=True)
+    seen["k1"] = -1
+    assert memo_of(taking.take()) == [0]
+    # One text a thousand times is one.
+    text = "text" * 500
+    for number in range(1000):
+        seen[number] = text
+    captured = taking.take()
+    assert sum(written(captured).values()) < 30_000 and memo_of(captured)[0] > 0
+    # All of it has a text in it.
+    assert memo_of(taking.take(full=True))[0] > 0
+    seen.clear()
+    seen.update({"x": 1}, y=2)
+    assert memo_of(taking.take(full=True)) == [0]
+    assert taking.restore().seen == seen
+
+
+def test_a_restored_map_does_not_know_what_is_in_it() -> None:
+    seen: Any = Map({f"k{number}": ("text" * 50,) * 3 for number in range(10)})
+    taking = Taking(Agent(seen=seen))
+    taking.take()
+    taking.restart().seen["new"] = 1
+    assert memo_of(taking.take()) == [0]
+    assert memo_of(taking.take(full=True))[0] > 0
+
+
+def test_an_equal_key_is_found_at_once() -> None:
+    """However many there are: it was looked for among all of them."""
+    seen: Any = Map({number: number for number in range(1000)})
+    counts = [0]
+
+    class Counted(int):
+        def __eq__(self, other: object) -> bool:
+            counts[0] += 1
+            return int(self) == other
+
+        def __hash__(self) -> int:
+            return hash(int(self))
+
+    seen[Counted(7)] = "seven"
+    del seen[Counted(8)]
+    assert counts[0] < 20
+    assert seen[7] == "seven" and list(seen)[7] == 7 and type(list(seen)[7]) is int and 8 not in seen
+    taking = Taking(Agent(seen=seen))
+    taking.take()
+    assert list(taking.restore().seen.items()) == list(seen.items())

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from cutline.errors import CutlineError, StoreInUse, StoreNotWritable
+from cutline.errors import CutlineError, RefusedOption, StoreInUse, StoreNotWritable
 from cutline.participant.allowing import restrict
 from cutline.participant.clock import wall
 from cutline.participant.control import pack_control
@@ -20,7 +20,9 @@ from cutline.participant.processes import process_alive, process_started
 from cutline.participant.scratch import hold, let_go
 from cutline.participant.transport_grpc import GrpcTransport
 from cutline.storage import Lease, Owner, Store, locate
+from cutline.storage.catalog import Catalog
 from cutline.storage.collect import MADE_WHOLE
+from cutline.storage.effects import RECORDED, Rule
 from cutline.storage.importing import claimed_by
 from cutline.storage.verify import faults_of
 
@@ -33,7 +35,7 @@ from .launch import Launcher, ProcessLauncher
 from .runner import LEASE_SECONDS, Coordinator, Settings
 from .step_retention import forget_steps
 
-__all__ = ("begin", "coordinate")
+__all__ = ("begin", "coordinate", "lineage_to_run")
 
 _PATIENCE = 5.0
 # Seconds: an owner that is on its way out waits for its participants, or its lease runs out.
@@ -87,7 +89,7 @@ def begin(
     home = _made(Path(spec["home"]))
     lease = _acquire(store, settings.system, spec["driver_pid"], home)
     try:
-        lineage, mode = _lineage(store, lease, settings.system, spec)
+        lineage, mode = lineage_to_run(store, lease, settings.system, spec)
         coordinator = Coordinator(settings, store, lease, lineage, wall=wall)
         if mode != "take_over":
             coordinator.output.check()
@@ -197,9 +199,9 @@ def _alive(pid: int) -> bool:
         return False
 
 
-def _lineage(store: Store, lease: Lease, system: str, spec: dict[str, Any]) -> tuple[str, str]:
+def lineage_to_run(store: Store, lease: Lease, system: str, spec: dict[str, Any]) -> tuple[str, str]:
     """Which lineage to run, and what to do first: take_over, resume, or begin."""
-    catalog = store.catalog
+    catalog, rule = store.catalog, spec.get("effects")
     head = catalog.head_lineage(system)
     if spec["take_over"]:
         if head is None:
@@ -210,25 +212,39 @@ def _lineage(store: Store, lease: Lease, system: str, spec: dict[str, Any]) -> t
         for fault in faults_of(store.blobs, row, deep=False):
             # Another one than was named is not what was asked for.
             raise fault
-        made = catalog.create_lineage(lease, (row.lineage, row.checkpoint))
-        if spec.get("effects"):
-            catalog.let_effects_run(lease, made, True)
-        return made, "resume"
+        return _ruled(catalog, lease, catalog.create_lineage(lease, row.place), rule), "resume"
     if head is None or spec["fresh"]:
-        return catalog.create_lineage(lease, None), "begin"
+        return _ruled(catalog, lease, catalog.create_lineage(lease, None), rule), "begin"
     if head.startswith(MADE_WHOLE):
         # A copy owns nothing: opening it is a fork.
         row = catalog.find(system, "newest", head)
         for fault in faults_of(store.blobs, row, deep=False):
             raise fault
-        return catalog.create_lineage(lease, row.place), "resume"
+        made = catalog.create_lineage(lease, row.place)
+        # What was said of the copy, before anybody opened it, is said of what goes on from it.
+        return _ruled(catalog, lease, made, rule or catalog.said_of_effects(head)), "resume"
     _refuse_claimed(store, system, head)
     forked = any(row.lineage == head and row.origin is not None for row in catalog.lineages(system))
     if forked or catalog.checkpoints(system, lineage=head):
         # A fork without a cut of its own goes on from its origin's.
-        return head, "resume"
+        return _ruled(catalog, lease, head, rule), "resume"
     # It crashed before cut 0: nothing was ever acknowledged.
-    return catalog.create_lineage(lease, None), "begin"
+    return _ruled(catalog, lease, catalog.create_lineage(lease, None), rule), "begin"
+
+
+def _ruled(catalog: Catalog, lease: Lease, lineage: str, rule: Rule | None) -> str:
+    """The lineage, after it was said what becomes of its effects. Raises RefusedOption."""
+    if rule is not None and rule != catalog.effects_rule(lineage):
+        line = next(each for each in catalog.lineages(lease.system) if each.lineage == lineage)
+        begun = catalog.checkpoints(lease.system, lineage=lineage)
+        if rule == RECORDED and (line.origin is None or begun):
+            raise RefusedOption(
+                f'effects="recorded" is for a fork that begins: system {lease.system!r} '
+                + ("has made its own calls by now" if begun else "is none")
+                + "; restore=POINT, or cutline.fork, makes one"
+            )
+        catalog.rule_effects(lease, lineage, rule)
+    return lineage
 
 
 def _refuse_claimed(store: Store, system: str, lineage: str) -> None:

@@ -274,9 +274,8 @@ def simulate(
     raise typer.Exit(run_simulation(seed, print if trace else None))
 
 
-for _family in (
-    "store", "effects", "people", "output", "gc", "compare", "move", "key", "doctor", "check", "edit"
-):  # fmt: skip
+_FAMILIES = "store effects people output gc compare move key doctor check edit fork"
+for _family in _FAMILIES.split():
     import_module(f"cutline.coordinator.cli_{_family}")
 
 

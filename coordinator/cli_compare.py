@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import json
-import time
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Mapping
+from typing import Annotated, Any
 
+import typer
+from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 from rich.tree import Tree
 
-from cutline.storage import CheckpointRow, LineageRow
 from cutline.storage.compare import Changed, Difference, compare
 from cutline.storage.tending import Cost, costs
 
 from .cli_app import FOLDER, AsJson, Folder, Name, app, console, opened, plainly
 from .cli_store import SomeName, place_of, systems_of
+from .lineages import branches, lineage_docs, told
 from .trials_report import shown_bytes
 
 __all__ = ("diff", "du", "tree")
+
+_WIDE = 10_000
 
 
 # -- diff --------------------------------------------------------------------------------------------
@@ -103,53 +106,34 @@ def _difference_doc(difference: Difference) -> dict[str, Any]:
 
 @app.command()
 @plainly
-def tree(storage: Folder = FOLDER, name: SomeName = None, as_json: AsJson = False) -> None:
-    """The lineages of each system, where each forked off, and their checkpoints."""
-    with opened(storage) as store:
-        names = systems_of(store, name)
-        found = {
-            system: (store.catalog.lineages(system), store.catalog.checkpoints(system, damage=[]))
-            for system in names
-        }
+def tree(
+    store: Annotated[str | None, typer.Argument(help="The same as --storage.")] = None,
+    storage: Folder = FOLDER,
+    name: SomeName = None,
+    as_json: AsJson = False,
+) -> None:
+    """Which lineage comes from which (restores, edits, forks, imports), and their checkpoints."""
+    with opened(store or storage) as there:
+        docs = lineage_docs(there, systems_of(there, name))
     if as_json:
-        print(json.dumps({system: _tree_doc(*each) for system, each in found.items()}))
+        print(json.dumps(docs))
         return
-    for system, (lines, rows) in found.items():
+    below = branches(docs)
+    # What is read by a program is not broken into lines.
+    screen = console if console.is_terminal else Console(width=_WIDE)
+    for system in docs:
         top = Tree(Text(system))
-        branches: dict[str, Tree] = {}
-        for line in lines:
-            parent = branches.get(line.origin[0], top) if line.origin else top
-            branches[line.lineage] = parent.add(Text(_line_text(line, rows, line is lines[-1])))
-        console.print(top)
+        _grow(top, [doc for doc in below.get(None, ()) if doc["system"] == system], below)
+        if top.children:
+            screen.print(top)
 
 
-def _line_text(line: LineageRow, rows: list[CheckpointRow], newest: bool) -> str:
-    mine = [row for row in rows if row.lineage == line.lineage]
-    text = f"{line.lineage}: {len(mine)} checkpoints"
-    if mine:
-        taken = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(mine[-1].decided_at))
-        text += f", {mine[0].checkpoint} to {mine[-1].checkpoint}, the last of {taken}"
-    if line.origin is not None:
-        text += f", from {line.origin[1]}"
-    labels = ", ".join(f"{row.label} ({row.checkpoint})" for row in mine if row.label)
-    return text + (f", labelled {labels}" if labels else "") + (", goes on" if newest else "")
-
-
-def _tree_doc(lines: list[LineageRow], rows: list[CheckpointRow]) -> list[dict[str, Any]]:
-    return [
-        {
-            "lineage": line.lineage,
-            "origin": place_of(line.origin),
-            "epoch": line.epoch,
-            "next_checkpoint": line.next_checkpoint,
-            "checkpoints": [
-                {"id": row.checkpoint, "kind": row.kind, "label": row.label, "decided_at": row.decided_at}
-                for row in rows
-                if row.lineage == line.lineage
-            ],
-        }
-        for line in lines
-    ]
+def _grow(above: Tree, docs: Iterable[Mapping[str, Any]], below: Mapping[str | None, Any]) -> None:
+    for doc in docs:
+        # Under its own system's name already, unless it is a fork that became another one.
+        there = f" ({doc['system']})" if doc["how"] == "fork" else ""
+        branch = above.add(Text(f"{doc['lineage']}{there}: {', '.join(told(doc))}"))
+        _grow(branch, below.get(doc["lineage"], ()), below)
 
 
 # -- du ----------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from rich.table import Table
 
 from cutline.errors import Misuse, NotRunning
 from cutline.storage import CheckpointRow, Owner, Store
-from cutline.storage.effects import PERSON
+from cutline.storage.effects import BLOCK, LIVE, PERSON
 
 from .cli_app import FOLDER, AsJson, Folder, Name, app, console, opened, plainly
 from .client import connected
@@ -79,7 +79,7 @@ def _write(storage: str, name: str, what: str, fields: dict[str, Any]) -> dict[s
         try:
             if what == "resolve_effect":
                 return resolved(catalog, lease, lineage, fields, time.time())
-            catalog.let_effects_run(lease, lineage, True)
+            catalog.rule_effects(lease, lineage, LIVE)
             return {"lineage": lineage}
         finally:
             catalog.release_lease(lease)
@@ -94,7 +94,7 @@ def listing(store: Store, row: CheckpointRow) -> list[dict[str, Any]]:
     waiting = {request.key for _, _, request in pending}
     docs = [{**row_doc(each), "pending": each.key in waiting} for each in rows]
     claimed = {each.key for each in rows}
-    runs = store.catalog.effects_run(row.lineage)
+    waits = store.catalog.effects_rule(row.lineage) == BLOCK
     for name, birth, request in pending:
         if request.key not in claimed:
             docs.append(
@@ -106,7 +106,7 @@ def listing(store: Store, row: CheckpointRow) -> list[dict[str, Any]]:
                     "key": request.handed_key,
                     "attempt": 0,
                     "repeatable": request.repeatable,
-                    "state": "asked" if runs or request.repeatable else "blocked",
+                    "state": "blocked" if waits and not request.repeatable else "asked",
                     "pending": True,
                 }
             )

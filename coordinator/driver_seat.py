@@ -14,6 +14,7 @@ from cutline.participant.classes import name_of
 from cutline.participant.driver import DRIVER, DriverState
 from cutline.participant.endpoint_file import read_endpoint
 from cutline.participant.ingress import IngressLog
+from cutline.participant.inherited import inherit, log_of
 from cutline.participant.leaving import LeavingDriver
 from cutline.participant.method_table import MethodTable
 from cutline.participant.persist import Persister
@@ -22,7 +23,8 @@ from cutline.participant.processes import process_started
 from cutline.participant.room import Room
 from cutline.participant.setup import Setup
 from cutline.participant.transport_mixed import MixedTransport
-from cutline.storage import BlobStore, Store
+from cutline.storage import Store
+from cutline.storage.collect import FORKED
 
 from .authority import key_of
 
@@ -30,7 +32,7 @@ __all__ = ("clear_seat", "make_driver")
 
 
 def make_driver(
-    spec: Mapping[str, Any], folder: Path, blobs: BlobStore, lineage: str, launch: str, host: str
+    spec: Mapping[str, Any], folder: Path, store: Store, lineage: str, launch: str, host: str
 ) -> LeavingDriver:
     """A runner that has not started yet.
 
@@ -59,11 +61,19 @@ def make_driver(
         endpoint = read_endpoint(folder, system)
         return endpoint.address if endpoint is not None and endpoint.token == token else ""
 
-    runner = LeavingDriver(setup, blobs, coordinator, classes=MethodTable())
+    runner = LeavingDriver(setup, store.blobs, coordinator, classes=MethodTable())
     runner.script_key = key_of(spec)
     runner.key_seconds = spec["settings"]["remember_keys"]
     runner.room = Room(spec["settings"]["waiting_inputs"])
-    runner.log = IngressLog(folder / "ingress" / f"{lineage}.log", key_of(spec).derived("ingress"))
+    key = key_of(spec).derived("ingress")
+    runner.log = IngressLog(log_of(folder, lineage), key)
+    origin = next(line.origin for line in store.catalog.lineages(system) if line.lineage == lineage)
+    if origin is not None and origin[0].startswith(FORKED):
+        try:
+            inherit(runner.log, folder, origin[0], key)
+        except BaseException:
+            runner.log.close()
+            raise
     transport = MixedTransport(
         token,
         runner.post,
@@ -72,7 +82,7 @@ def make_driver(
         greeting=lambda: runner.peers.greeting(),
         network=network_address(TLS, host) if host else None,
     )
-    runner.attach(transport, Persister(blobs, runner.post, DRIVER))
+    runner.attach(transport, Persister(store.blobs, runner.post, DRIVER))
     return runner
 
 

@@ -14,12 +14,12 @@ from cutline.participant.effect_request import EffectRequest
 from cutline.participant.messages import pack_error, pack_value
 from cutline.storage import CheckpointRow, Store
 from cutline.storage.catalog import Catalog, Lease
-from cutline.storage.effects import BLOCK, LIVE, PERSON, EffectRow, Ending, State, final_of
+from cutline.storage.effects import ORIGIN, PERSON, POLICIES, EffectRow, Ending, Rule, State, final_of
 from cutline.storage.image import read_sections
 
 __all__ = (
     "KEY_SECONDS",
-    "effects_policy",
+    "chosen_rule",
     "forgotten",
     "open_attempt",
     "requests_of",
@@ -29,13 +29,17 @@ __all__ = (
 
 # Seconds that the outcome under a key of the user's own, or of a question, is remembered.
 KEY_SECONDS = 7 * 86400.0
+# Outcomes that only a fork of an older cut could ask for: how many are kept at most, and bytes of their
+# results.
+FOR_FORKS, FOR_FORKS_BYTES = 1000, 64 << 20
 
 
-def effects_policy(effects: str, restore: str | None) -> bool | None:
-    """Whether effects of a new lineage run; None: what is usual. Raises RefusedOption."""
-    if effects not in (BLOCK, LIVE):
-        raise RefusedOption(f'effects is "block" or "live", not {effects!r}')
-    return None if restore is None else effects == LIVE
+def chosen_rule(effects: str | None) -> Rule | None:
+    """What is to become of a lineage's effects; None: what is usual. Raises RefusedOption."""
+    found = next((rule for rule in POLICIES if rule == effects), None)
+    if effects is not None and found is None:
+        raise RefusedOption(f'effects is "block", "recorded" or "live", not {effects!r}')
+    return found
 
 
 def requests_of(
@@ -125,6 +129,7 @@ def forgotten(
     """
     fresh: list[tuple[str, int]] = []
     gone: list[EffectRow] = []
+    for_forks: list[EffectRow] = []
     kept: set[str] = set()
     for row in rows:
         said = done.get(Member(row.participant, row.birth))
@@ -136,11 +141,28 @@ def forgotten(
         pending = said is not None and row.number in said[2]
         by_name = row.key.startswith("u:") or row.function == PERSON
         known = by_name and now - (row.decided_at or row.claimed_at) <= KEY_SECONDS
-        if since is None or pending or known or any(row.since <= cut < since for cut in cuts):
+        # In a fork, that an outcome of the origin's was given out.
+        given = row.by == ORIGIN
+        if since is None or pending or known or given or any(row.since <= cut < since for cut in cuts):
             kept.add(row.key)
+        elif any(cut < row.since for cut in cuts):
+            for_forks.append(row)
+            gone.append(row)
         else:
             gone.append(row)
+    kept.update(_for_forks(for_forks))
     # All attempts under a key go together, or none.
     gone = [row for row in gone if row.key not in kept]
     lost = {row.key for row in gone}
     return [each for each in dict.fromkeys(fresh) if each[0] not in lost], gone
+
+
+def _for_forks(rows: Iterable[EffectRow]) -> Iterator[str]:
+    """Of what a recovery will not ask for, and a fork of a cut that is there may: the newest, so many."""
+    room = FOR_FORKS_BYTES
+    final = [row for row in rows if row.is_final]
+    for row in sorted(final, key=lambda row: row.decided_at or 0.0, reverse=True)[:FOR_FORKS]:
+        room -= row.blob[2] if row.blob is not None else len(row.answer or b"")
+        if room < 0:
+            return
+        yield row.key

@@ -10,7 +10,7 @@ call when it is woken.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from cutline.barrier import Member
@@ -19,11 +19,12 @@ from cutline.participant.effect_calls import unknown_error
 from cutline.participant.messages import pack_error
 from cutline.participant.places import machine_id
 from cutline.participant.processes import process_alive
-from cutline.storage.effects import Claim, EffectRow, Ending, Verdict
+from cutline.storage.effects import BLOCK, LIVE, RECORDED, Claim, EffectRow, Ending, Verdict
 
 from .effect_rows import forgotten, resolved
 from .launch import ProcessLauncher
 from .questions import Questions
+from .recorded import Recorded, refusal
 from .roster import Seat
 from .settings import Ticket
 
@@ -49,7 +50,8 @@ class Effects:
 
     def __init__(self, coordinator: Coordinator) -> None:
         self.c = coordinator
-        self.live = coordinator.catalog.effects_run(coordinator.lineage)
+        self.rule = coordinator.catalog.effects_rule(coordinator.lineage)
+        self.recorded = Recorded(coordinator)
         # By participant and key: what is to be judged, what waits for a process to be gone, what is blocked.
         self.claims: dict[tuple[str, str], tuple[Seat, Claim]] = {}
         self.waiting: dict[tuple[str, str], tuple[Seat, Claim]] = {}
@@ -122,7 +124,7 @@ class Effects:
         )
         place = claim.participant, claim.key
         self.waiting.pop(place, None)
-        if self.live or claim.repeatable:
+        if self.rule != BLOCK or claim.repeatable:
             self.claims[place] = seat, claim
         else:
             if not self.blocked:
@@ -148,11 +150,16 @@ class Effects:
         self.done.clear()
         self.questions.recovering()
 
+    @property
+    def live(self) -> bool:
+        """Whether commit-gated effects of this lineage run, and what is emitted is published."""
+        return self.rule == LIVE
+
     def allow(self) -> None:
         """Commit-gated effects of this lineage run from now on."""
         c = self.c
-        c.catalog.let_effects_run(c.lease, c.lineage, True)
-        self.live = True
+        c.catalog.rule_effects(c.lease, c.lineage, LIVE)
+        self.rule = LIVE
         self.claims.update(self.blocked)
         self.blocked.clear()
 
@@ -210,6 +217,7 @@ class Effects:
         c = self.c
         endings = list(self.endings.values())
         try:
+            claims = self._without_refused(claims)
             finals, verdicts = c.catalog.journal(
                 c.lease,
                 c.lineage,
@@ -248,6 +256,20 @@ class Effects:
             # would keep all of them waiting for ever.
             c.halt(f"{error}.", pack_error(error, participant="coordinator"))
 
+    def _without_refused(self, claims: list[tuple[Seat, Claim]]) -> list[tuple[Seat, Claim]]:
+        """Those that are to be judged; in a fork that gets its origin's outcomes, the others are refused."""
+        if self.rule != RECORDED or not claims:
+            return claims
+        refused = self.recorded.taken_over([claim for _, claim in claims])
+        rest = []
+        for seat, claim in claims:
+            if claim.key not in refused:
+                rest.append((seat, claim))
+                continue
+            del self.claims[claim.participant, claim.key]
+            self._say(seat, claim.key, claim.launch, Verdict("recorded"), False, refusal(claim))
+        return rest
+
     def _answer(self, seat: Seat, claim: Claim, verdict: Verdict) -> None:
         if verdict.kind == "wait":
             self.waiting[claim.participant, claim.key] = seat, claim
@@ -264,6 +286,21 @@ class Effects:
     def say_verdict(self, seat: Seat, key: str, launch: str, verdict: Verdict) -> None:
         """The answer to whoever claims, or waits for an outcome."""
         row = verdict.row if verdict.kind == "recorded" else None
+        if row is None:
+            self._say(seat, key, launch, verdict)
+        else:
+            self._say(seat, key, launch, verdict, row.state == "done", row.answer, row.blob)
+
+    def _say(
+        self,
+        seat: Seat,
+        key: str,
+        launch: str,
+        verdict: Verdict,
+        ok: bool = False,
+        answer: bytes | None = None,
+        blob: tuple[str, bytes, int] | None = None,
+    ) -> None:
         self.c.say(
             seat.link,
             "effect_verdict",
@@ -272,9 +309,9 @@ class Effects:
             verdict=verdict.kind,
             attempt=verdict.attempt,
             raised=verdict.raised,
-            ok=row is not None and row.state == "done",
-            answer=row.answer if row is not None else None,
-            blob=row.blob if row is not None else None,
+            ok=ok,
+            answer=answer,
+            blob=blob,
         )
 
     def _tell_if_endless(self, row: EffectRow) -> None:
@@ -309,11 +346,9 @@ class Effects:
         c = self.c
         try:
             rows = c.catalog.effects(c.lineage)
-            # A fork without a whole cut of its own goes back to where it forked off.
-            origin = [] if c.origin is None else [c.origin[1]]
             # An older one than the newest committed may yet be committed.
-            cuts = [*origin, *(row.checkpoint for row in c._rows("begun", "committed"))]
-            done, gone = forgotten(rows, self.done, cuts, c.wall())
+            cuts = [row.checkpoint for row in c._rows("begun", "committed")]
+            done, gone = forgotten(rows, self.done, [*self._origins(rows), *cuts], c.wall())
             if not done and not gone:
                 return
             c.catalog.effects_done(c.lease, c.lineage, done, [row.key for row in gone])
@@ -324,3 +359,21 @@ class Effects:
             c.ended = f"fenced: {error}"
         except StorageError as error:
             c.notice("sweep_failed", text=str(error))
+
+    def _origins(self, rows: Sequence[EffectRow]) -> list[int]:
+        """Where this lineage forked off, as long as a recovery may go back to there.
+
+        It may until something has left from a cut of its own. What that cut of the origin has pending counts
+        as that when a cut has its outcome: or its row would have to stay for ever.
+        """
+        c = self.c
+        if c.origin is None:
+            return []
+        origin, horizon = c.origin[1], c.catalog.horizon(c.lineage)
+        gated = [row for row in rows if not row.repeatable and row.since <= origin]
+        pending = [row.done for row in gated if row.done is not None]
+        newest = max((row.checkpoint for row in c._rows("committed")), default=0)
+        if horizon <= origin and pending and newest >= min(pending):
+            c.catalog.raise_horizon(c.lease, c.lineage, newest)
+            horizon = newest
+        return [origin] if horizon <= origin else []

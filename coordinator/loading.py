@@ -28,17 +28,29 @@ from cutline.storage.authentic import foreign
 from cutline.storage.forking import NewState, fork_cut
 from cutline.storage.unread import Left
 
-__all__ = ("Cut", "Forked", "Opener", "load", "point_in", "read_cut", "refuse_unknown")
+__all__ = (
+    "Cut",
+    "Forked",
+    "Opener",
+    "WithClasses",
+    "load",
+    "point_in",
+    "read_cut",
+    "refuse_unknown",
+    "with_classes",
+)
 
 
 class Forked(NamedTuple):
-    """What `Cut.fork` made: ``point`` names it in every verb; ``changed``: whose state is another."""
+    """What `Cut.fork` or `cutline.fork` made: ``point`` names it in every verb; ``changed``: whose state is
+    another; ``system``: the name to start it by."""
 
     point: str
     changed: tuple[str, ...]
+    system: str
 
 
-def _with_classes(channels: Any, states: Mapping[str, NewState]) -> Any:
+def with_classes(channels: Any, states: Mapping[str, NewState]) -> Any:
     """What a manifest says of the channels, with the classes of the new states."""
     members = channels["members"]
     told = {name: {**members[name], "class_name": state.header["class"]} for name, state in states.items()}
@@ -118,19 +130,24 @@ class Cut(Mapping[str, Any]):
             # Retention may have taken it meanwhile.
             store.catalog.find(self.system, f"{self.lineage}/{self.checkpoint}")
             manifest = store.read_manifest(self._row)
-            states = {}
-            for name, participant in self.participants.items():
-                state = self._changed(store, manifest, name, participant.instance)
-                if state is not None:
-                    states[name] = state
+            states = self.changes(store, manifest)
             if not states:
                 raise Misuse(
                     f"nothing of {self._row} was changed; to go on from there as it stands:"
                     f" cutline.start(..., restore={self._row.checkpoint})"
                 )
-            channels = _with_classes(manifest.channels, states)
+            channels = with_classes(manifest.channels, states)
             row = fork_cut(store, self._row, states, label=label, channels=channels)
-        return Forked(f"{row.lineage}/{row.checkpoint}", tuple(states))
+        return Forked(f"{row.lineage}/{row.checkpoint}", tuple(states), row.system)
+
+    def changes(self, store: Store, manifest: Manifest) -> dict[str, NewState]:
+        """What of the instances differs from the checkpoint, by name. Raises CannotCapture."""
+        found = {}
+        for name, participant in self.participants.items():
+            state = self._changed(store, manifest, name, participant.instance)
+            if state is not None:
+                found[name] = state
+        return found
 
     def _changed(self, store: Store, manifest: Manifest, name: str, instance: Any) -> NewState | None:
         image = read_image(store.blobs, manifest.images[name].ref)
@@ -189,7 +206,7 @@ def load(
         everybody = list(manifest.images)
         if chosen is not None:
             refuse_unknown(row, chosen, everybody)
-        opener = _WithClasses(str(row), main, allowed)
+        opener = WithClasses(str(row), main, allowed)
         names = everybody if chosen is None else chosen
         participants = read_cut(store, manifest, names, opener, left_unread if lazy_maps else None)
     return Cut(row, participants, everybody, storage, opener)
@@ -240,7 +257,7 @@ class Opener(Protocol):
         ...
 
 
-class _WithClasses:
+class WithClasses:
     """With the classes of this program."""
 
     def __init__(self, cut: str, main: types.ModuleType | None, allow: Sequence[str] | None) -> None:

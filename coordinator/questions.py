@@ -21,7 +21,7 @@ from cutline.participant.messages import pack_error
 from cutline.participant.person import asked_of
 from cutline.storage.catalog import CheckpointRow
 from cutline.storage.collect import MADE_WHOLE
-from cutline.storage.effects import EffectRow, State, Verdict
+from cutline.storage.effects import RECORDED, EffectRow, State, Verdict
 
 from .roster import Seat
 
@@ -128,7 +128,7 @@ class Questions:
         asked = {key: (seat, request) for (_, key), (seat, _, request) in self.open.items()}
         found = c.catalog.outcomes(c.lineage, list(asked))
         open_ones = [each for key, each in asked.items() if key not in found]
-        rows = list(self._given_before(open_ones))
+        rows = [*self._given_before(open_ones), *self._of_the_origin(open_ones)]
         known = {row.key for row in rows}
         rows += self._overdue(each for each in open_ones if each[1].key not in known)
         for row in rows:
@@ -154,6 +154,10 @@ class Questions:
             yield outcome_row(
                 c.lineage, seat.member, request, request.since, row.state, answer, row.by, c.wall()
             )
+
+    def _of_the_origin(self, asked: list[tuple[Seat, EffectRequest]]) -> Iterable[EffectRow]:
+        """In a fork that gets its origin's outcomes: what people have answered there."""
+        return self.effects.recorded.answers(asked) if self.effects.rule == RECORDED else ()
 
     def _overdue(self, asked: Iterable[tuple[Seat, EffectRequest]]) -> Iterable[EffectRow]:
         c = self.c

@@ -37,7 +37,7 @@ from .authority import opened_with_key, store_key
 from .departing import depart
 from .driver_port import DriverPort, outcome
 from .driver_seat import clear_seat, make_driver
-from .effect_rows import effects_policy
+from .effect_rows import chosen_rule
 from .environment import Report, Told, chosen_runtime, chosen_store, told_by_environment
 from .input_retention import input_options
 from .loops import run_loop, sealed
@@ -73,7 +73,7 @@ def start(
     sinks: Mapping[str, SinkLike] | None = None,
     fresh: bool = False,
     restore: str | None = None,
-    effects: str = "block",
+    effects: str | None = None,
     quiet: bool = False,
     listen: str = "unix:",
     trust: bool = False,
@@ -116,8 +116,8 @@ def start(
         fresh: begin anew even if there is something to resume. Nothing old is deleted.
         restore: a checkpoint id or a savepoint's label: begin a new lineage from there. Inputs that were
             logged after it are not delivered again.
-        effects: what `cutline.effect` asks for in a lineage that `restore` makes: ``"block"`` (nothing runs
-            until ``cutline effects --allow``) or ``"live"``. Repeatable ones run either way. So with `emit`.
+        effects: ``"live"``, ``"block"`` (`effect` and `emit` wait until ``cutline effects --allow``) or
+            ``"recorded"`` (outcomes of the origin, see `cutline.fork`). None: as before; a fork is blocked.
         quiet: no lines about losses and recoveries on standard error.
         runtime: ``"process"`` or ``"ray"``; without it: Ray if the program has connected to Ray.
         check_awaits: look at every stretch of every async handler for state that is changed before an
@@ -175,7 +175,7 @@ def start(
         "program": new_program(),
         "fresh": fresh,
         "restore": restore,
-        "effects": effects_policy(effects, restore),
+        "effects": chosen_rule(effects),
     }
     return System(spec, Path(spec["home"]), quiet, told)
 
@@ -230,7 +230,7 @@ class System(Asking):
         self.lineage: str = self._supervisor.first["lineage"]
         self.resumed: int = self._supervisor.first["resumed"]
         self.store = opened_with_key(spec, create=False)
-        runner = make_driver(spec, self.folder, self.store.blobs, self.lineage, launch, self._supervisor.host)
+        runner = make_driver(spec, self.folder, self.store, self.lineage, launch, self._supervisor.host)
         runner.parcels.store = self._supervisor.parcel_store
         runner.notice = self._noticed
         self._runner = runner

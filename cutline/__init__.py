@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from cutline.coordinator.answers import get as get
     from cutline.coordinator.answers import wait as wait
     from cutline.coordinator.connect import connect as connect
+    from cutline.coordinator.forks import fork as fork
     from cutline.coordinator.loading import Cut as Cut
     from cutline.coordinator.loading import load as load
     from cutline.coordinator.people import Question as Question
@@ -66,6 +67,7 @@ _HOME = {
     "effect": "cutline.participant.effect_request",
     "emit": "cutline.participant.output",
     "errors": "cutline.errors",
+    "fork": "cutline.coordinator.forks",
     "get": "cutline.coordinator.answers",
     "load": "cutline.coordinator.loading",
     "leave": "cutline.participant.departing",

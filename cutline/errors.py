@@ -64,6 +64,7 @@ Classes are cut by what the reader of the error would do next::
         ├── DeadlinePassed           (TimeoutError) nobody has answered a question in time
         ├── EffectUnknown            whether an effect has happened is for a person to find out
         ├── OutputRefused            a sink does not take what was emitted, or is not as it was left
+        ├── EffectsBlocked           a fork asks for an effect that its origin has not done
         ├── ResultNotStored          an effect has happened, and its result cannot be stored
         ├── RemoteError              a handler's exception that cannot be pickled, as text
         └── RolledBack               the system went back behind something this session has seen
@@ -136,6 +137,7 @@ __all__ = (
     "DeadlinePassed",
     "EffectUnknown",
     "OutputRefused",
+    "EffectsBlocked",
     "ResultNotStored",
     "RemoteError",
     "RolledBack",
@@ -405,6 +407,10 @@ class EffectUnknown(SystemFault):
 
 class OutputRefused(SystemFault):
     """A sink does not take what was emitted, or is not as it was left. What waits for it is kept."""
+
+
+class EffectsBlocked(SystemFault):
+    """An effect of a fork that is told what became of its origin's, which has not done this one."""
 
 
 class ResultNotStored(SystemFault):

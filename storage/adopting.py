@@ -1,8 +1,8 @@
 """A lineage that is made as a whole: its blobs first, then lineage and cut in one transaction.
 
-Read from an export (`importing`), or made of another cut (`forking`). Nobody runs such a lineage: opening it
-is a fork of it. What dies before the transaction leaves blobs of a lineage that the catalog does not know.
-Its name says which catalog they were for, and the next collection removes them.
+Read from an export (`importing`), or made of another cut (`forking`, `fork_apart`). Nobody runs such a
+lineage: opening it is a fork of it. What dies before the transaction leaves blobs of a lineage that the
+catalog does not know. Its name says which catalog they were for, and the next collection removes them.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def making(store: Store, system: str, what: str, now: float | None = None) -> It
 
 
 def named(store: Store, prefix: str) -> str:
-    """A new lineage's name, `IMPORTED` or `EDITED` being the prefix."""
+    """A new lineage's name; the prefix is one of `MADE_WHOLE`."""
     return f"{prefix}{store.catalog.generation()}-{os.urandom(8).hex()}"
 
 

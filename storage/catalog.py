@@ -17,7 +17,7 @@ from typing import Any, Literal, Protocol
 from cutline.errors import Corrupt, RefusedOption
 
 from .authentic import Seals, StoreKey
-from .effects import Claim, EffectRow, Ending, Verdict
+from .effects import Claim, EffectRow, Ending, Rule, Verdict
 from .owners import Owner
 from .sinks import Origin
 
@@ -161,7 +161,9 @@ class Catalog(Protocol):
         """In order of creation."""
         ...
 
-    def bump_epoch(self, lease: Lease, lineage: str) -> int: ...
+    def bump_epoch(self, lease: Lease, lineage: str) -> int:
+        """The next epoch of a lineage: one that no lineage of this catalog has had."""
+        ...
 
     def epoch(self, lineage: str) -> int: ...
 
@@ -328,11 +330,19 @@ class Catalog(Protocol):
         """The outcomes that there are under these keys of effects and questions."""
         ...
 
-    def effects_run(self, lineage: str) -> bool:
-        """Whether commit-gated effects of a lineage run: as was said last, else unless it is a fork."""
+    def effects_rule(self, lineage: str) -> Rule:
+        """What becomes of a lineage's effects: as was said last, else a fork's are blocked and others run."""
         ...
 
-    def let_effects_run(self, lease: Lease, lineage: str, live: bool) -> None: ...
+    def said_of_effects(self, lineage: str) -> Rule | None:
+        """What was said of a lineage's effects; None: nothing."""
+        ...
+
+    def rule_effects(self, lease: Lease, lineage: str, rule: Rule) -> None: ...
+
+    def put_effects(self, lease: Lease, rows: Sequence[EffectRow]) -> None:
+        """Puts in attempts of another lineage, with their outcomes, under the lineages that they name."""
+        ...
 
     def effects_done(
         self, lease: Lease, lineage: str, done: Collection[tuple[str, int]], gone: Collection[str]

@@ -34,13 +34,14 @@ from .blobs import BlobStore, encode_name, parts_of, record_key
 from .catalog import Catalog, CheckpointRow, Lease, LineageRow, Place
 from .retention import Policy, expendable
 
-__all__ = ("EDITED", "IMPORTED", "MADE_WHOLE", "Plan", "Swept", "plan", "sweep")
+__all__ = ("EDITED", "FORKED", "IMPORTED", "MADE_WHOLE", "Plan", "Swept", "plan", "sweep")
 
 # How the names of lineages begin that were read from an export.
 IMPORTED = "import-"
-# And of those that were made of another cut. Of both there is all or nothing.
-EDITED = "edit-"
-MADE_WHOLE = (IMPORTED, EDITED)
+# And of those that were made of another cut, in its system or for another one. Of each there is all or
+# nothing.
+EDITED, FORKED = "edit-", "fork-"
+MADE_WHOLE = (IMPORTED, EDITED, FORKED)
 
 _RECORD = record_key("")
 

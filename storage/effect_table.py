@@ -18,7 +18,7 @@ from typing import Any
 
 from .catalog import Lease
 from .codec import canonical, decode
-from .effects import BLOCK, LIVE, Claim, EffectRow, Ending, Verdict, final_of, judge, takes
+from .effects import BLOCK, LIVE, Claim, EffectRow, Ending, Rule, Verdict, final_of, judge, takes
 from .filling import Filling
 from .rows import EFFECTS, Connection, lineage_of, upsert
 from .verbs import verb
@@ -55,7 +55,7 @@ class EffectTable(Filling):
     def _refilled(self, connection: Connection, lineage: str) -> None:
         # What was done is not known any more: none runs until somebody has looked.
         self._need_effects(connection)
-        self._put_policy(connection, lineage, False)
+        self._put_policy(connection, lineage, BLOCK)
 
     def _take_answers(self, connection: Connection, answers: Sequence[EffectRow]) -> None:
         if answers:
@@ -237,32 +237,55 @@ class EffectTable(Filling):
             return self._effects_of(connection, lineage) if self._has_effects(connection) else []
 
     @verb
-    def effects_run(self, lineage: str) -> bool:
-        """Whether commit-gated effects of a lineage run: as was said, else unless it is a fork."""
+    def effects_rule(self, lineage: str) -> Rule:
+        """What becomes of a lineage's effects: as was said, else a fork's are blocked and others run."""
         with self.database.reading() as connection:
-            if self._has_effects(connection):
-                found = connection.execute(
-                    "SELECT * FROM effects WHERE lineage = ? AND key = ?", (lineage, _POLICY)
-                ).fetchone()
-                if found is not None:
-                    *columns, found_seal = found
-                    what = f"the effects' policy of lineage {lineage}"
-                    self.seals.check(found_seal, what, "effects", *columns, lineage=lineage)
-                    return bool(decode(columns[3])["policy"] == LIVE)
+            said = self._said(connection, lineage)
+            if said is not None:
+                return said
             row = connection.execute("SELECT * FROM lineages WHERE lineage = ?", (lineage,)).fetchone()
-            return row is not None and lineage_of(row, self.seals).origin is None
+            return LIVE if row is not None and lineage_of(row, self.seals).origin is None else BLOCK
 
     @verb
-    def let_effects_run(self, lease: Lease, lineage: str, live: bool) -> None:
-        """Says whether commit-gated effects of a lineage run."""
+    def said_of_effects(self, lineage: str) -> Rule | None:
+        """What was said of a lineage's effects; None: nothing."""
+        with self.database.reading() as connection:
+            return self._said(connection, lineage)
+
+    def _said(self, connection: Connection, lineage: str) -> Rule | None:
+        if not self._has_effects(connection):
+            return None
+        found = connection.execute(
+            "SELECT * FROM effects WHERE lineage = ? AND key = ?", (lineage, _POLICY)
+        ).fetchone()
+        if found is None:
+            return None
+        *columns, found_seal = found
+        what = f"the effects' policy of lineage {lineage}"
+        self.seals.check(found_seal, what, "effects", *columns, lineage=lineage)
+        said: Rule = decode(columns[3])["policy"]
+        return said
+
+    @verb
+    def rule_effects(self, lease: Lease, lineage: str, rule: Rule) -> None:
+        """Says what becomes of a lineage's effects."""
         with self._writing() as connection:
             self._leases.fence(connection, lease)
             self._need_effects(connection)
-            self._put_policy(connection, lineage, live)
+            self._put_policy(connection, lineage, rule)
 
-    def _put_policy(self, connection: Connection, lineage: str, live: bool) -> None:
-        values = (lineage, _POLICY, 0, canonical({"policy": LIVE if live else BLOCK}))
+    def _put_policy(self, connection: Connection, lineage: str, rule: Rule) -> None:
+        values = (lineage, _POLICY, 0, canonical({"policy": rule}))
         connection.execute(PUT_EFFECT, (*values, self.seals.seal("effects", *values)))
+
+    @verb
+    def put_effects(self, lease: Lease, rows: Sequence[EffectRow]) -> None:
+        """Puts in attempts of another lineage, with their outcomes, under the lineages that they name."""
+        with self._writing() as connection:
+            self._leases.fence(connection, lease)
+            self._need_effects(connection)
+            for row in rows:
+                self._put_effect(connection, row)
 
     @verb
     def effects_done(

@@ -19,7 +19,11 @@ from typing import Any, Literal, NamedTuple
 __all__ = (
     "BLOCK",
     "LIVE",
+    "ORIGIN",
     "PERSON",
+    "POLICIES",
+    "RECORDED",
+    "Rule",
     "State",
     "Claim",
     "EffectRow",
@@ -32,8 +36,15 @@ __all__ = (
     "takes",
 )
 
-# Whether commit-gated effects of a lineage run.
-LIVE, BLOCK = "live", "block"
+# What becomes of a lineage's effects: commit-gated ones run; they wait until somebody allows them; all get
+# what became of the same request in the lineage that it forked off, and nothing is called.
+Rule = Literal["live", "block", "recorded"]
+LIVE: Rule = "live"
+BLOCK: Rule = "block"
+RECORDED: Rule = "recorded"
+POLICIES: tuple[Rule, ...] = (LIVE, BLOCK, RECORDED)
+# By whom an outcome is that was taken over from there.
+ORIGIN = "origin"
 # The function of what is asked of a person: nothing is called, and there is a row when it has an outcome.
 PERSON = "@person"
 

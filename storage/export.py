@@ -47,6 +47,7 @@ __all__ = (
     "Exported",
     "export_cut",
     "pack_file",
+    "whole_image",
 )
 
 EXPORT_FORMAT = 1
@@ -112,7 +113,7 @@ def _gathered(store: Store, row: CheckpointRow, folder: Path) -> Exported:
     made = DirectoryBlobs(folder)
     images: dict[str, Any] = {}
     for number, (name, image) in enumerate(sorted(manifest.images.items())):
-        ref, hashed = _whole(store.blobs, image, made, pack_file(number))
+        ref, hashed = whole_image(store.blobs, image, made, pack_file(number))
         images[name] = {
             "birth": image.birth,
             "digest": ref.digest,
@@ -151,8 +152,11 @@ def _gathered(store: Store, row: CheckpointRow, folder: Path) -> Exported:
     return Exported(identity, row, len(images), total)
 
 
-def _whole(blobs: BlobStore, image: MemberImage, made: DirectoryBlobs, key: str) -> tuple[ImageRef, bytes]:
-    """The image as one full pack; (its reference, the hash of the pack's bytes)."""
+def whole_image(blobs: BlobStore, image: MemberImage, made: BlobStore, key: str) -> tuple[ImageRef, bytes]:
+    """The image as one full pack in `made`; (its reference, the hash of the pack's bytes).
+
+    Raises Corrupt if it is damaged.
+    """
     ref = image.ref
     if ref.kind == "full":
         check_image(blobs, ref, deep=True)

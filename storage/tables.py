@@ -132,21 +132,24 @@ class TableCatalog(OutputTable, Listing):
         rows = self.lineages(system)
         return rows[-1].lineage if rows else None
 
-    def bump_epoch(self, lease: Lease, lineage: str) -> int:
-        return self._count(lease, lineage, "epoch") + 1
-
-    def next_birth(self, lease: Lease, lineage: str) -> int:
-        return self._count(lease, lineage, "next_birth")
-
     @verb
-    def _count(self, lease: Lease, lineage: str, name: str) -> int:
+    def bump_epoch(self, lease: Lease, lineage: str) -> int:
         with self._writing() as connection:
             self._leases.fence(connection, lease)
             row = self._lineage(connection, lineage, lease)
-            value: int = getattr(row, name)
-            change: dict[str, Any] = {name: value + 1}
-            self._put_lineage(connection, dataclasses.replace(row, **change))
-            return value
+            # Of all systems: a fork may run beside its origin. In one order, so that two wait for each other.
+            every = f"SELECT epoch FROM lineages ORDER BY number{self.database.lock}"
+            epoch = max(int(found[0]) for found in connection.execute(every)) + 1
+            self._put_lineage(connection, dataclasses.replace(row, epoch=epoch))
+            return epoch
+
+    @verb
+    def next_birth(self, lease: Lease, lineage: str) -> int:
+        with self._writing() as connection:
+            self._leases.fence(connection, lease)
+            row = self._lineage(connection, lineage, lease)
+            self._put_lineage(connection, dataclasses.replace(row, next_birth=row.next_birth + 1))
+            return row.next_birth
 
     @verb
     def epoch(self, lineage: str) -> int:

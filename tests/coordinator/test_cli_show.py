@@ -142,7 +142,7 @@ def test_tree(folder: Path) -> None:
     assert [(cut["id"], cut["label"]) for cut in second["checkpoints"]] == [(3, None)]
     text = run("tree", "-s", folder)
     assert f"{first['lineage']}: 4 checkpoints, 1 to 4" in text and "labelled kept (2)" in text
-    assert re.search(rf"└── {second['lineage']}: 1 checkpoints.* from 2", text.replace("\n", " "))
+    assert re.search(rf"└── {second['lineage']}: 1 checkpoint,.* restore from 2", text.replace("\n", " "))
 
 
 def test_on_a_disk_that_is_read_only(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from cutline.participant.messages import unpack_error
 from cutline.participant.places import machine_id
 from cutline.participant.processes import process_started
 from cutline.storage import Store
+from cutline.storage.effects import LIVE
 
 from .city import City
 
@@ -281,7 +282,7 @@ def test_a_forks_effects_are_blocked_and_can_be_allowed(city: City, tmp_path: Pa
     there.call_on("person", "allow_effects")
     there.step()
     assert there.lines["a"].last("effect_verdict")["key"] == "r:k"
-    assert there.store.catalog.effects_run(fork)
+    assert there.store.catalog.effects_rule(fork) == LIVE
 
 
 def test_rows_go_when_no_cut_can_ask_for_them(city: City) -> None:

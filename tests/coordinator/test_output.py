@@ -14,6 +14,7 @@ from cutline.coordinator.effects import Effects
 from cutline.coordinator.telling import lines_about
 from cutline.errors import StorageError
 from cutline.storage import Store
+from cutline.storage.effects import BLOCK, LIVE
 from cutline.storage.sinks import FileSink, Origin
 from tests.system.living import until
 
@@ -271,7 +272,7 @@ def test_the_catalog_away(city: City, tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def test_what_is_blocked_missing_and_left(city: City, monkeypatch: pytest.MonkeyPatch) -> None:
-    city.c.effects.live = False
+    city.c.effects.rule = BLOCK
     cut(city, a={"lines": 1, "gone": 1})
     assert (
         silent(city, "a") and len(notices(city, "output_blocked")) == len(notices(city, "sink_missing")) == 1

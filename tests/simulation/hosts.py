@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import msgpack
 
 from cutline.barrier import Member
-from cutline.coordinator.begin import _lineage
+from cutline.coordinator.begin import lineage_to_run
 from cutline.coordinator.input_retention import InputRetention
 from cutline.coordinator.launch import Ended, launch_document
 from cutline.coordinator.roster import Seat
@@ -350,7 +350,7 @@ class CoordinatorProcess(Process):
                 self.town.coordinators.remove(self)
             self.world.after(0.5, lambda: self.town.guard(self, self.begin))
             return
-        lineage, mode = _lineage(store, lease, SYSTEM, dict(self.how))
+        lineage, mode = lineage_to_run(store, lease, SYSTEM, dict(self.how))
         made = self.coordinator = Coordinator(
             Settings(SYSTEM, **town.settings),
             store,

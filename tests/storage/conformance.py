@@ -259,6 +259,8 @@ class CatalogTests(FillingTests):
             lambda: catalog.abort(lease, line, begun, "x", 1.0),
             lambda: catalog.bump_epoch(lease, line),
             lambda: catalog.next_birth(lease, line),
+            lambda: catalog.rule_effects(lease, line, "live"),
+            lambda: catalog.put_effects(lease, []),
             lambda: catalog.create_lineage(lease, None),
             lambda: catalog.put_member(lease, line, "t", 1, {}),
             lambda: catalog.remove_member(lease, line, "t"),
@@ -293,6 +295,16 @@ class CatalogTests(FillingTests):
         births = [catalog.next_birth(lease, line) for _ in range(3)]
         assert births == sorted(set(births))
         assert [catalog.bump_epoch(lease, line), catalog.bump_epoch(lease, line)] == [1, 2]
+
+    def test_no_two_lineages_have_had_one_epoch(self, catalog: Catalog, lease: Lease, line: str) -> None:
+        at = self.cut(catalog, lease, line)
+        forks = [catalog.create_lineage(lease, (line, at)) for _ in range(2)]
+        other = catalog.acquire_lease("t", owner(), 10.0, 0.0)
+        there = catalog.create_lineage(other, None)
+        lines = [(lease, line), *((lease, fork) for fork in forks), (other, there)]
+        epochs = [catalog.bump_epoch(*each) for _ in range(3) for each in lines]
+        assert sorted(set(epochs)) == sorted(epochs)
+        assert [catalog.epoch(each) for _, each in lines] == epochs[-4:]
 
     def test_a_fate_is_decided_once(self, catalog: Catalog, lease: Lease, line: str) -> None:
         first, second = self.begin(catalog, lease, line), self.begin(catalog, lease, line)

@@ -11,7 +11,7 @@ from cutline.barrier import Member
 from cutline.coordinator.effect_rows import KEY_SECONDS, forgotten, open_attempt, resolved
 from cutline.errors import BelowHorizon, CheckpointNotFound, Corrupt, Fenced, Misuse
 from cutline.storage import MemoryBlobs, Store, memory_store
-from cutline.storage.effects import Claim, EffectRow, Ending, judge, takes
+from cutline.storage.effects import BLOCK, LIVE, POLICIES, Claim, EffectRow, Ending, judge, takes
 from tests.storage.cast import SYSTEM, Scene, owner
 
 EXECUTOR = {"pid": 7, "started": 1.0, "machine": "here"}
@@ -148,7 +148,7 @@ def test_who_lost_the_lease_grants_and_records_nothing(scene: Scene) -> None:
         with pytest.raises(Fenced):
             ask(scene, *claims, endings=endings)
     with pytest.raises(Fenced):
-        catalog.let_effects_run(scene.lease, scene.lineage, False)
+        catalog.rule_effects(scene.lease, scene.lineage, BLOCK)
     with pytest.raises(Fenced):
         catalog.effects_done(scene.lease, scene.lineage, [], ["r:k"])
     assert [each.state for each in catalog.effects(scene.lineage)] == [""]
@@ -157,12 +157,12 @@ def test_who_lost_the_lease_grants_and_records_nothing(scene: Scene) -> None:
 
 def test_a_fork_is_blocked_until_somebody_says_otherwise(scene: Scene) -> None:
     catalog = scene.store.catalog
-    assert catalog.effects_run(scene.lineage)
+    assert catalog.effects_rule(scene.lineage) == LIVE
     fork = catalog.create_lineage(scene.lease, (scene.lineage, 1))
-    assert not catalog.effects_run(fork)
-    for live in (True, False):
-        catalog.let_effects_run(scene.lease, fork, live)
-        assert catalog.effects_run(fork) is live
+    assert catalog.effects_rule(fork) == BLOCK and catalog.said_of_effects(fork) is None
+    for rule in POLICIES:
+        catalog.rule_effects(scene.lease, fork, rule)
+        assert catalog.effects_rule(fork) == catalog.said_of_effects(fork) == rule
     assert catalog.effects(fork) == []
 
 
@@ -180,7 +180,7 @@ def test_a_catalog_without_the_table_gets_it_with_the_first_claim(scene: Scene) 
     database: Any = scene.store.catalog
     with database.database.writing() as connection:
         connection.execute("DROP TABLE effects")
-    assert database.effects(scene.lineage) == [] and database.effects_run(scene.lineage)
+    assert database.effects(scene.lineage) == [] and database.said_of_effects(scene.lineage) is None
     database.effects_done(scene.lease, scene.lineage, [], ["r:k"])
     ask(scene, claim())
     assert len(database.effects(scene.lineage)) == 1
@@ -200,7 +200,7 @@ def test_a_catalog_made_again_runs_no_effects(scene: Scene) -> None:
     with memory_store() as other:
         lines, rows = catalog.lineages(SYSTEM), catalog.checkpoints(SYSTEM)
         other.catalog.refill(SYSTEM, lines, rows, token=9)
-        assert not other.catalog.effects_run(scene.lineage)
+        assert other.catalog.effects_rule(scene.lineage) == BLOCK
 
 
 # -- people, and what nobody needs any more --------------------------------------------------------

@@ -281,7 +281,7 @@ def test_what_is_blocked_missing_and_left(city: City, monkeypatch: pytest.Monkey
     assert asked.last("reply")["value"]["left"] == {
         "lines": "output of this fork is blocked", "gone": "the program does not name it"
     }  # fmt: skip
-    monkeypatch.setattr(Effects, "allow", lambda self: setattr(self, "live", True))
+    monkeypatch.setattr(Effects, "allow", lambda self: setattr(self, "rule", LIVE))
     city.c.effects.allow()
     city.step()
     # Now it waits until all is published, or its time is over.

@@ -70,10 +70,13 @@ KILLS := 300
 test-effects: $(STAMP)
 	$(BIN)/python -m tests.effects.matrix --kills $(KILLS)
 
-# Questions to people, answers, suspensions and timers: a minute; `make test` has three of them.
+# Questions to people, answers, suspensions and timers, of which `make test` has a few; then SIGKILL and SIGSTOP at every
+# step from question to delivery, of whoever answers too: make test-people ASKED=100
+ASKED := 54
 test-people: $(STAMP)
 	CUTLINE_TEST_PEOPLE=1 $(BIN)/python -m pytest -q tests/participant/test_people.py tests/system/test_people.py \
-	  tests/system/test_suspending.py
+	  tests/system/test_suspending.py tests/ray/test_people.py
+	$(BIN)/python -m tests.effects.matrix --asking --kills $(ASKED)
 
 # Lines that are emitted, and a power cut after every operation on the file and its journal, in every way that it can
 # leave them: make test-sinks SEEDS=150

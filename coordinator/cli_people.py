@@ -1,4 +1,4 @@
-"""``cutline pending`` and ``cutline answer``: what participants ask people, and what people say."""
+"""``cutline pending``, ``answer``, ``suspend``: what participants ask people, what these say, and waiting."""
 
 from __future__ import annotations
 
@@ -12,9 +12,11 @@ import typer
 from rich.table import Table
 
 from .cli_app import FOLDER, AsJson, Folder, Name, app, console, opened, plainly
+from .client import connected
 from .people import Question, answered, asked
+from .suspending import SOONER, free_label, wait_until_still
 
-__all__ = ("answer", "pending")
+__all__ = ("answer", "pending", "suspend")
 
 
 @app.command()
@@ -83,3 +85,29 @@ def answer(
         print(json.dumps(dataclasses.asdict(given)))
     else:
         console.print(f"{question} is answered", markup=False, highlight=False)
+
+
+@app.command()
+@plainly
+def suspend(
+    label: Annotated[
+        str | None, typer.Argument(help="Of the savepoint; usually suspended-1 and so on.")
+    ] = None,
+    storage: Folder = FOLDER,
+    name: Name = "default",
+    when_waiting: Annotated[
+        bool, typer.Option("--when-waiting", help="When it waits for people and timers alone.")
+    ] = False,
+    timeout: Annotated[float | None, typer.Option(help="Seconds that this is waited for.")] = None,
+) -> None:
+    """Take a savepoint and end every process of the running system; starting its program goes on from it."""
+    with connected(storage, name) as client:
+        if when_waiting:
+            wait_until_still(client.request, timeout, SOONER)
+        if label is None:
+            with opened(storage) as store:
+                label = free_label(row.label for row in store.catalog.checkpoints(name))
+        client.request("rest_effects", seconds=15.0)
+        number = client.request("savepoint", label=label)["checkpoint"]
+        client.request("stop")
+    print(f"suspended at checkpoint {number}, savepoint {label}")

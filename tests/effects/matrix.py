@@ -3,10 +3,13 @@
 ::
 
     python -m tests.effects.matrix --kills 300
+    python -m tests.effects.matrix --asking --kills 100
 
 A program pays (`payments`) while `points` ends participants, the coordinator, or everybody, or stops a
 participant and wakes it up later. The recorder writes down each call. At the end each payment must be there
-once: none doubled, none lost, and every cell of the matrix must have been carried out.
+once: none doubled, none lost, and every cell of the matrix must have been carried out. With ``--asking`` it
+asks people (`asking`) instead, beside a process that answers, which is ended as well: each question must have
+been seen under one id, and been answered by the word that was recorded first.
 """
 
 from __future__ import annotations
@@ -17,13 +20,16 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.effects.payments import TWICE
-from tests.effects.points import FAULTS, STEPS, count
+from tests.effects.points import ASKING, FAULTS, STEPS, count
 
 __all__ = ("Found", "main", "play", "table")
 
@@ -40,6 +46,7 @@ HALTS = 3
 class Found:
     """What a whole play has shown."""
 
+    steps: Sequence[str] = STEPS
     cells: dict[tuple[str, str], int] = field(default_factory=dict)
     doubled: list[str] = field(default_factory=list)
     lost: list[str] = field(default_factory=list)
@@ -62,9 +69,15 @@ class Found:
 
 
 def play(
-    folder: Path, times: int, wanted: int | None = None, limit: float = 3600.0, batch: int = BATCH
+    folder: Path,
+    times: int,
+    wanted: int | None = None,
+    limit: float = 3600.0,
+    batch: int = BATCH,
+    *,
+    asking: bool = False,
 ) -> Found:
-    """Pays until each cell was carried out `times` times, or `wanted` faults altogether, or time is up."""
+    """Pays, or asks, until each cell was carried out `times` times, or `wanted` faults, or time is up."""
     for name in ("fired", "roles"):
         (folder / name).mkdir(parents=True)
     (folder / "times").write_text(str(times))
@@ -75,29 +88,72 @@ def play(
         **os.environ,
         "EFFECT_PLAN": str(folder),
         "EFFECT_WORLD": str(world),
+        "EFFECT_GOT": str(folder / "got"),
         "PYTHONPATH": os.pathsep.join(filter(None, paths)),
     }
-    found = Found()
+    module = "tests.effects.asking" if asking else "tests.effects.payments"
+    found = Found(ASKING if asking else STEPS)
     began = time.monotonic()
     goal = 0
-    while time.monotonic() - began < limit:
-        goal += batch
-        _pay(folder, goal, environment, found, began + limit)
-        found.cells = {(step, fault): count(folder, step, fault) for step in STEPS for fault in FAULTS}
-        enough = found.kills >= wanted if wanted is not None else False
-        if found.trouble or enough or min(found.cells.values()) >= times:
-            break
+    with _beside(module, folder, environment, found) if asking else nullcontext():
+        while time.monotonic() - began < limit:
+            goal += batch
+            _pay(module, folder, goal, environment, found, began + limit)
+            found.cells = {
+                (step, fault): count(folder, step, fault) for step in found.steps for fault in FAULTS
+            }
+            enough = found.kills >= wanted if wanted is not None else False
+            if found.trouble or enough or min(found.cells.values()) >= times:
+                break
     found.seconds = time.monotonic() - began
-    _judge(found, world, goal)
+    if asking:
+        _judge_answers(found, world, folder / "got", goal)
+    else:
+        _judge(found, world, goal)
     return found
 
 
-def _pay(folder: Path, goal: int, environment: dict[str, str], found: Found, until: float) -> None:
+@contextmanager
+def _beside(module: str, folder: Path, environment: dict[str, str], found: Found) -> Iterator[None]:
+    """Somebody who answers, and comes again when he was killed."""
+    over = threading.Event()
+
+    def keep() -> None:
+        while not over.is_set():
+            person = subprocess.Popen(
+                [sys.executable, "-m", module, str(folder / "store"), "person"],
+                cwd=ROOT,
+                env=environment,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+            )
+            while person.poll() is None and not over.wait(0.05):
+                continue
+            if over.is_set():
+                person.kill()
+            said, _ = person.communicate()
+            if person.returncode != -9:
+                found.trouble.append(f"whoever answers ended with {person.returncode}: {said[-3000:]}")
+                return
+
+    thread = threading.Thread(target=keep)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+def _pay(
+    module: str, folder: Path, goal: int, environment: dict[str, str], found: Found, until: float
+) -> None:
     """Runs the program, again whenever it was killed, until it has made so many payments of each payer."""
     while True:
         found.starts += 1
         process = subprocess.Popen(
-            [sys.executable, "-m", "tests.effects.payments", str(folder / "store"), str(goal)],
+            [sys.executable, "-m", module, str(folder / "store"), str(goal)],
             cwd=ROOT,
             env=environment,
             stdout=subprocess.PIPE,
@@ -148,13 +204,31 @@ def _judge(found: Found, world: Path, goal: int) -> None:
     found.lost = [f"{payer} {number}" for payer, number in wanted if not calls[payer, number]]
 
 
+def _judge_answers(found: Found, world: Path, got: Path, goal: int) -> None:
+    """Each question was seen under one id, and was answered by the word that was recorded first."""
+    said = [line.split() for line in world.read_text().split("\n")[:-1]]
+    answers = [tuple(line.split()) for line in got.read_text().split("\n")[:-1]] if got.exists() else []
+    wanted = [(name, str(number)) for name in ("ann", "bob") for number in range(goal)]
+    found.payments, found.calls = len(wanted), len(said)
+    for name, number in wanted:
+        lines = [line for line in said if (line[2], line[3]) == (name, number)]
+        ids = {line[1] for line in lines}
+        words = {line[4] for line in lines if line[0] == "taken"} or {line[4] for line in lines}
+        heard = [word for who, which, word in answers if (who, which) == (name, number)]
+        if len(ids) > 1 or len({line[4] for line in lines if line[0] == "taken"}) > 1 or len(heard) > 1:
+            found.doubled.append(f"{name} {number}: asked as {sorted(ids)}, answered {heard}")
+        if len(heard) != 1 or heard[0] not in words:
+            found.lost.append(f"{name} {number}: said were {sorted(words)}, heard {heard}")
+
+
 def table(found: Found) -> str:
     """The matrix, for people."""
     lines = [f"{'':>12}" + "".join(f"{fault:>13}" for fault in FAULTS)]
-    for step in STEPS:
+    for step in found.steps:
         lines.append(f"{step:>12}" + "".join(f"{found.cells[step, fault]:>13}" for fault in FAULTS))
+    what = "questions" if found.steps is ASKING else "payments"
     lines.append(
-        f"{found.kills} faults, {found.payments} payments, {found.calls} calls, {found.starts} starts, "
+        f"{found.kills} faults, {found.payments} {what}, {found.calls} calls, {found.starts} starts, "
         f"{found.seconds:.0f} s, {len(found.halts)} halts: "
         f"{len(found.doubled)} doubled, {len(found.lost)} lost"
     )
@@ -166,12 +240,13 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--kills", type=int, default=300)
     parser.add_argument("--limit", type=float, default=3600.0, help="seconds")
+    parser.add_argument("--asking", action="store_true", help="people are asked")
     options = parser.parse_args()
-    cells = len(STEPS) * len(FAULTS)
+    cells = len(ASKING if options.asking else STEPS) * len(FAULTS)
     folder = Path(tempfile.mkdtemp(prefix="effects-"))
-    found = play(folder, -(-options.kills // cells), limit=options.limit)
+    found = play(folder, -(-options.kills // cells), limit=options.limit, asking=options.asking)
     print(table(found))
-    for text in (*found.halts, *found.trouble, *(f"doubled: {each}" for each in found.doubled)):
+    for text in (*found.halts, *found.trouble, *(f"doubled: {each}" for each in found.doubled), *found.lost):
         print(text)
     empty = [f"{step} x {fault}" for (step, fault), times in found.cells.items() if not times]
     if empty:

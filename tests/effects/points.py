@@ -15,7 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-__all__ = ("FAULTS", "STEPS", "at", "count", "i_am", "install")
+__all__ = ("ASKING", "FAULTS", "STEPS", "at", "count", "i_am", "install")
 
 # Where an effect can be when somebody dies; those with a star happen in the coordinator.
 STEPS = (
@@ -28,6 +28,18 @@ STEPS = (
     "called",
     "result",
     "recorded*",
+    "delivery",
+    "delivered",
+)
+# Where a question to a person can be; those in between happen in the process of whoever answers it.
+ASKING = (
+    "request",
+    "commit",
+    "watch",
+    "watched*",
+    "answering",
+    "answered",
+    "found*",
     "delivery",
     "delivered",
 )
@@ -83,7 +95,8 @@ def at(step: str) -> None:
 
 
 def _carry_out(fault: str, step: str) -> None:
-    # In the coordinator the participant that it is about is one of those there are.
+    # In the coordinator the participant that it is about is one of those there are; where somebody answers,
+    # it is he.
     own = os.getpid()
     victim = own if not step.endswith("*") else _pids("participant")[0]
     coordinator, driver = _pids("coordinator"), _pids("driver")
@@ -135,7 +148,9 @@ def _detached(command: str) -> None:
 def install() -> None:
     """Puts the points into this process's Cutline."""
     from cutline.coordinator.effects import Effects
+    from cutline.coordinator.questions import Questions
     from cutline.participant.effecting import Effecting
+    from cutline.storage.effect_table import EffectTable
 
     _before(Effecting, "_take_fresh", "request")
     _before(Effecting, "_claim", "claim")
@@ -143,9 +158,14 @@ def install() -> None:
     _before(Effecting, "_say_outcome", "result")
     _before(Effecting, "_deliver", "delivery")
     _after(Effecting, "_deliver", "delivered")
+    _before(Effecting, "_watch", "watch")
+    _after(Questions, "watch", "watched*")
+    _before(EffectTable, "settle", "answering")
+    _after(EffectTable, "settle", "answered")
     settled, born, made = Effecting.settled, Effecting.__init__, Effects.__init__
     answer = Effects._answer
     write = Effects._write
+    look = Questions._found
 
     def committed(self: Any, checkpoint: int, is_committed: bool) -> None:
         settled(self, checkpoint, is_committed)
@@ -165,6 +185,12 @@ def install() -> None:
         if verdict.kind == "granted":
             at("claimed*")
         answer(self, seat, claim, verdict)
+
+    def looked(self: Any) -> Any:
+        found = look(self)
+        if found:
+            at("found*")
+        return found
 
     def written(self: Any, *given: Any) -> None:
         journal = self.c.catalog.journal
@@ -188,6 +214,7 @@ def install() -> None:
         (Effects, "__init__", coordinator),
         (Effects, "_answer", answered),
         (Effects, "_write", written),
+        (Questions, "_found", looked),
     ):
         setattr(kind, name, changed)
 

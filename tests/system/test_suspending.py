@@ -150,6 +150,22 @@ def test_a_system_is_suspended_and_goes_on(tmp_path: Path) -> None:
 
 
 @thorough
+def test_a_system_is_suspended_from_outside(tmp_path: Path) -> None:
+    with started(tmp_path) as system:
+        approver = system.spawn("approver", Approver)
+        approver.ask.tell("go on?")
+        approver.remind.tell(0.5, "soon")
+        said = verb("suspend", "--when-waiting", "--timeout", "60", "-s", str(tmp_path / "store"))
+        assert said.endswith(", savepoint suspended-1\n")
+        nobody_left()
+        with pytest.raises(SystemStopped):
+            got(approver)
+    with started(tmp_path) as system:
+        approver = system.spawn("approver", Approver)
+        assert got(approver) == ["soon"] and len(system.pending()) == 1
+
+
+@thorough
 def test_timers_fire_once_whatever_the_clock_says(tmp_path: Path, moved: Path) -> None:
     with started(tmp_path) as system:
         approver = system.spawn("approver", Approver)

@@ -23,6 +23,7 @@ QUICK: Mapping[str, Mapping[str, Any]] = {
     "map_get": {"entries": 200_000, "touched": 50_000, "rounds": 7},
     "map_restore": {"entries": 200_000, "rounds": 5},
     "messages_appended": {"rounds": 9},
+    "overhead": {"rounds": 5, "spell": 1.0, "quick": True},
     "puts_per_commit": {"rounds": 3},
     "restore_vs_read": {"rounds": 5, "mebibytes": 64, "checkpoints": 20},
     "same_vs_same": {"rounds": 20},

@@ -112,8 +112,20 @@ demo: $(STAMP)
 	$(BIN)/cutline demo
 	$(BIN)/cutline demo --runtime ray --files 200
 
+.PHONY: bench-quick bench-micro
+
+# Every row, under an hour on 2 cores, and a report with pictures in bench/results. Rows of peers that are not
+# installed are named there.
 bench: $(STAMP)
-	$(BIN)/python -m bench
+	$(BIN)/python -m bench --micro --report bench/results
+
+# The same with smaller sizes and without what takes long: under ten minutes on 2 cores.
+bench-quick: $(STAMP)
+	$(BIN)/python -m bench --quick --micro --report bench/results
+
+# What each message and each checkpoint goes through, part by part: half a minute.
+bench-micro: $(STAMP)
+	$(BIN)/python -m pytest -q bench/micro --benchmark-columns=median,iqr,rounds
 
 # The stamp is written last, so an interrupted set-up starts over; a whole environment is kept and brought up
 # to date, a broken one or one of too old a Python is made anew.

@@ -1,4 +1,4 @@
-"""``python -m bench``: measure, and print one line per row or one JSON document.
+"""``python -m bench``: measure, and print one line per row, one JSON document, or a report with pictures.
 
 A measurement is a module ``bench/bench_<row>.py`` with a function ``measure() -> bench.row.Row``; the file's
 name is the row's name, so that ``--only`` loads nothing else. Where a figure has two targets it returns
@@ -14,7 +14,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from bench.document import Run, in_order, row_names
+from bench.document import Run, compact, in_order, row_names
 from bench.row import Row
 from cutline.storage.authentic import StoreKey
 from cutline.storage.keys import ENVIRONMENT
@@ -39,22 +39,45 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--json", action="store_true", help="one JSON document instead of a line per row")
     parser.add_argument("--only", metavar="ROW,...", help="measure these rows only")
     parser.add_argument("--quick", action="store_true", help="smaller sizes and fewer rounds; not every row")
+    parser.add_argument("--micro", action="store_true", help="the parts too, each alone (pytest-benchmark)")
+    parser.add_argument("--report", metavar="FOLDER", type=Path, help="write report.md, pictures and figures")
+    parser.add_argument("--figures", metavar="FILE", type=Path, help="report these, without measuring")
     return parser.parse_args(arguments)
+
+
+def _report(doc: dict[str, object], folder: Path) -> None:
+    from bench.report import write_report
+
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "figures.json").write_text(json.dumps(compact(doc)) + "\n", encoding="utf-8")
+    for written in write_report(doc, folder):
+        print(f"written: {written.name}", file=sys.stderr)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure the rows asked for; 2 if one of that name does not exist, 1 if one ended with an error."""
     options = _options(arguments)
-    known = row_names(Path(__file__).parent)
-    wanted = options.only.split(",") if options.only else known
-    unknown = sorted(set(wanted) - set(known))
-    if unknown:
-        print(f"no row {', '.join(unknown)}; there are: {', '.join(known) or 'none yet'}", file=sys.stderr)
-        return 2
-    run = Run(options.quick, lambda row: None if options.json else print(_line(row), flush=True))
-    for name in in_order(wanted):
-        run.measure(name)
-    doc = run.to_doc()
+    if options.figures is not None:
+        doc = json.loads(options.figures.read_text(encoding="utf-8"))
+    else:
+        known = row_names(Path(__file__).parent)
+        wanted = options.only.split(",") if options.only else known
+        unknown = sorted(set(wanted) - set(known))
+        if unknown:
+            print(
+                f"no row {', '.join(unknown)}; there are: {', '.join(known) or 'none yet'}", file=sys.stderr
+            )
+            return 2
+        run = Run(
+            quick=options.quick, told=lambda row: None if options.json else print(_line(row), flush=True)
+        )
+        for name in in_order(wanted):
+            run.measure(name)
+        if options.micro:
+            run.measure_micro()
+        doc = run.to_doc()
+    if options.report is not None:
+        _report(doc, options.report)
     if options.json:
         print(json.dumps(doc, indent=2))
     return 1 if doc["errors"] else 0

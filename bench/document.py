@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import platform
 import re
+import subprocess
 import sys
+import tempfile
 import time
 import traceback
 from collections.abc import Callable, Sequence
@@ -84,6 +87,7 @@ class Run:
     missing: list[Missing] = field(default_factory=list)
     errors: list[Missing] = field(default_factory=list)
     seconds: dict[str, float] = field(default_factory=dict)
+    micro: list[dict[str, Any]] = field(default_factory=list)
     _load: tuple[float, float, float] = field(default_factory=os.getloadavg)
 
     def measure(self, name: str) -> None:
@@ -115,6 +119,27 @@ class Run:
                 self.rows.append(each)
                 self.told(each)
 
+    def measure_micro(self) -> None:
+        """The parts alone, by pytest-benchmark in a process of its own."""
+        began = time.monotonic()
+        with tempfile.TemporaryDirectory(prefix="cutline-bench-") as folder:
+            file = Path(folder) / "micro.json"
+            command = [sys.executable, "-m", "pytest", "-q", "bench/micro", f"--benchmark-json={file}"]
+            done = subprocess.run(command, stdout=sys.stderr, cwd=Path(__file__).parents[1])
+            if done.returncode != 0:
+                self.errors.append(Missing("micro", f"pytest ended with status {done.returncode}"))
+                return
+            measured = json.loads(file.read_text(encoding="utf-8"))["benchmarks"]
+        self.seconds["micro"] = time.monotonic() - began
+        self.micro = [
+            {
+                "name": each["name"].removeprefix("test_"),
+                "what": each["extra_info"]["what"],
+                **{key: each["stats"][key] for key in ("median", "q1", "q3", "rounds")},
+            }
+            for each in measured
+        ]
+
     def to_doc(self) -> dict[str, Any]:
         """The document; ``machine`` and ``rows`` are what other programs read."""
         return {
@@ -122,6 +147,7 @@ class Run:
             "rows": [row.to_doc() for row in self.rows],
             "missing": [{"name": each.name, "reason": each.reason} for each in self.missing],
             "errors": [{"name": each.name, "reason": each.reason} for each in self.errors],
+            "micro": self.micro,
             "quick": self.quick,
             "seconds": self.seconds,
         }

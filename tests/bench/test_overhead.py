@@ -75,7 +75,7 @@ def test_what_the_matrix_has() -> None:
     assert Cell("ring", 2, 10240, 1024).name == "ring_2_10KB_1GB"
 
 
-class _Side:
+class Steady:
     """One whose rates are known: it keeps a share at each rate."""
 
     def __init__(self, rate: float, kept: dict[float, float]) -> None:
@@ -96,7 +96,7 @@ class _Side:
 
 
 def test_the_rows_of_a_cell() -> None:
-    ours, plain = _Side(3000.0, {0: 1.0, 1: 0.9, 10: 0.8}), _Side(1000.0, {0: 1.0, 1: 0.6, 10: 0.2})
+    ours, plain = Steady(3000.0, {0: 1.0, 1: 0.9, 10: 0.8}), Steady(1000.0, {0: 1.0, 1: 0.6, 10: 0.2})
     rows = measure_cell(QUICK_CELLS[0], ours, plain, rounds=3, spell=1.0)
     ratios = {row.name.removeprefix("overhead_all_to_all_4_100B_100MB_"): row for row in rows}
     assert {name: round(row.measured_ratio(), 3) for name, row in ratios.items()} == {

@@ -1,7 +1,8 @@
 """What `python -m bench --quick` measures, and how small: all of it in under ten minutes on two cores.
 
 A row that is not here takes too long, or says nothing when it is small (the growth from 1,000 to 10,000
-participants). Five rounds are the fewest that a verdict can come from (`bench.verdict.FEW`).
+participants, a percentile of few triggers). Five rounds are the fewest that a verdict can come from
+(`bench.verdict.FEW`).
 """
 
 from __future__ import annotations
@@ -12,7 +13,6 @@ from typing import Any
 __all__ = ("QUICK",)
 
 QUICK: Mapping[str, Mapping[str, Any]] = {
-    "capture_delay_queued": {"rounds": 5, "triggers": 5},
     "catalog_flat": {"rounds": 5, "many": 10_000},
     "channel_vs_ray": {"rounds": 5, "messages": 100_000, "plain": 2_000},
     "channel_vs_transport": {"rounds": 7, "messages": 100_000},

@@ -59,7 +59,7 @@ test-retention: $(STAMP)
 mutate: $(STAMP)
 	$(BIN)/python -m tests.mutate
 
-# A power cut and a death at every operation on files of a commit, a collection, an export and an import, and the
+# A power cut and a death at every operation on files of a commit, a collection, an export, an import, inputs and steps, and the
 # same at every request to PostgreSQL and S3 where both can be had. Needs a C compiler (cc).
 test-crash: $(STAMP)
 	$(BIN)/python -m tests.crash

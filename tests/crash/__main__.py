@@ -1,4 +1,4 @@
-"""``make test-crash``: every crash point of making a store, of commits, a collection, an export, an import.
+"""``make test-crash``: crash points of making a store, of commits, a collection, an export, an import, steps.
 
     python -m tests.crash                        everything, then the planted bugs; some minutes
     python -m tests.crash --only power --deed gc --lots 20 --seed 7
@@ -92,7 +92,7 @@ def run(worker: Worker, place: Path, base: Path, options: argparse.Namespace) ->
         if "power" in options.only:
             how = partial(power, seed=options.seed, lots=options.lots, every=options.every)
             _told(f"power, {deed}", partial(how, worker, deed, base, place), total)
-        if "syncs" in options.only and deed in ("commit", "gc", "input"):
+        if "syncs" in options.only and deed in ("commit", "gc", "input", "step"):
             work = partial(failed_syncs, worker, deed, base, place, options.seed)
             _told(f"a failed sync, then power, {deed}", work, total)
         for mode in MODES if "process" in options.only else ():

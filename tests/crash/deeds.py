@@ -1,5 +1,5 @@
 """What is done while the power goes or the process dies: a store is made, cuts are committed, old ones are
-collected, a cut is exported, a cut is imported; inputs are logged and forgotten.
+collected, a cut is exported, a cut is imported; inputs are logged and forgotten; steps of a log are made.
 
 The child that does it says before each step what it tries, and after it what has happened. By these marks it
 is judged what must be there.
@@ -13,11 +13,14 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from cutline.errors import StorageError
 from cutline.participant.ingress import IngressLog
-from cutline.storage import CheckpointRow, Owner, Store, memory_store, open_store, read_image
+from cutline.participant.log import Log
+from cutline.participant.steps import StepLost, Steps
+from cutline.storage import CheckpointRow, Image, Owner, Store, memory_store, open_store, read_image
 from cutline.storage.collect import IMPORTED
 from cutline.storage.export import export_cut
 from cutline.storage.importing import import_cut, open_export
@@ -31,6 +34,8 @@ __all__ = (
     "EXPORTS",
     "STATES",
     "Child",
+    "Player",
+    "answer_of",
     "bits",
     "bits_of",
     "go_on",
@@ -205,6 +210,53 @@ def open_log(top: Path) -> IngressLog:
     return IngressLog(top / "ingress" / "line.log", bytes(32), segment_bytes=400, spent_bytes=200)
 
 
+class Player:
+    """A participant that makes steps since a checkpoint that no other has followed."""
+
+    def __init__(self, top: Path, epoch: int) -> None:
+        self.log: Log[str] = Log()
+        # What was asked of the world outside.
+        self.called: list[int] = []
+        self._steps = Steps("player", 1, "line", top / "home", bytes(32))
+        self._epoch = epoch
+        # All of a desk that steps look at.
+        desk: Any = SimpleNamespace(active=None, out=[], next_number=0, live={}, calls={})
+        self._steps.attach(desk)
+        self._steps.restored(epoch, 0, Image({"lineage": "line"}, {}, []))
+
+    def _ask(self, number: int) -> str:
+        self.called.append(number)
+        return answer_of(number)
+
+    def step(self, number: int) -> str:
+        """The answer to a question, which is asked once."""
+        answer: str = self._steps.take(self.log, self._ask, (number,), {})
+        return answer
+
+    def capture(self) -> None:
+        """What follows goes into another file."""
+        self._steps.section(self._epoch)
+
+
+def answer_of(number: int) -> str:
+    return f"{number}" * 40
+
+
+def _step(child: Child) -> None:
+    """Steps are made, in two files, and made again in a newer epoch, with some more behind them."""
+    with suppress(StepLost, OSError):
+        # Who cannot store a step, or read those that there are, ends.
+        for epoch in range(1, 4):
+            player = Player(child.top, epoch)
+            for number in range(1, 3 * epoch + 1):
+                child.mark(f"try step {number}")
+                player.step(number)
+                child.mark(f"said step {number}")
+                if number % 3 == 2:
+                    player.capture()
+            player.capture()
+
+
 def _make(child: Child) -> None:
     """A store where there is none."""
     scene = resumed(child.store, child.now)
@@ -218,6 +270,7 @@ DEEDS: dict[str, Callable[[Child], None]] = {
     "import": _import,
     "make": _make,
     "input": _input,
+    "step": _step,
 }
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from cutline.errors import CheckpointNotFound, CutlineError, NotAStore, StorageError
 from cutline.storage import Store, memory_store, open_store
 from cutline.storage.rebuild import gather
-from tests.crash.deeds import EXPORTS, STATES, bits, bits_of, import_it, open_log, resumed
+from tests.crash.deeds import EXPORTS, STATES, Player, answer_of, bits, bits_of, import_it, open_log, resumed
 from tests.storage.cast import SYSTEM
 
 __all__ = ("Said", "Wrong", "judge", "said_in")
@@ -30,9 +30,11 @@ class Said:
     # Of inputs by number, the last that was said of each; all up to ``forgotten`` may be gone.
     inputs: dict[int, str] = field(default_factory=dict)
     forgotten: int = 0
+    # Steps whose answers were returned.
+    steps: set[int] = field(default_factory=set)
 
     def key(self) -> str:
-        return f"{self.newest} {sorted(self.exported)} {self.inputs} {self.forgotten}"
+        return f"{self.newest} {sorted(self.exported)} {self.inputs} {self.forgotten} {sorted(self.steps)}"
 
 
 def said_in(marks: Sequence[str], start: str | None) -> Said:
@@ -49,6 +51,9 @@ def said_in(marks: Sequence[str], start: str | None) -> Said:
                 said.forgotten = number
             else:
                 said.inputs[number] = verb
+        elif what.startswith("step "):
+            if verb == "said":
+                said.steps.add(int(what.removeprefix("step ")))
         elif verb == "try":
             said.newest.append(what)
         elif verb == "said":
@@ -66,6 +71,7 @@ def judge(top: Path, url: str, said: Said) -> None:
 
 def _judge(top: Path, url: str, said: Said) -> None:
     _check_inputs(top, said)
+    _check_steps(top, said)
     if "" not in said.newest:
         try:
             open_store(url, create=False).close()
@@ -146,6 +152,21 @@ def _check_inputs(top: Path, said: Said) -> None:
         inputs[100 + turn] = "said"
         log.append([[100 + turn, f"{100 + turn}" * 40]])
         log.close()
+
+
+def _check_steps(top: Path, said: Said) -> None:
+    """What a step has returned it returns again, and asks nobody; and the next one is stored."""
+    known = set(said.steps)
+    for epoch in (90, 91) if known else ():
+        player = Player(top, epoch)
+        steps = [*range(1, max(said.steps) + 1), 90]
+        answers = [player.step(number) for number in steps]
+        player.capture()
+        if answers != [answer_of(number) for number in steps]:
+            raise Wrong(f"steps had other answers: {answers}")
+        if known & set(player.called):
+            raise Wrong(f"the steps {sorted(known & set(player.called))} had returned, and were called again")
+        known.update(steps)
 
 
 def _check_nothing_left(store: Store) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from cutline.participant import ingress
+from cutline.participant import ingress, step_files
 from cutline.participant.ingress_segment import segment_path
 from cutline.storage import DirectoryBlobs, SqliteCatalog, collect
 from cutline.storage.database import Database
@@ -128,6 +128,14 @@ def _input_unsynced() -> None:
     vars(ingress)["sync"] = lambda file: None
 
 
+def _steps_unsynced() -> None:
+    vars(step_files)["sync"] = lambda file: None
+
+
+def _step_names_unsynced() -> None:
+    vars(step_files)["sync_folder"] = lambda path: None
+
+
 def _newest_first() -> None:
     """Files of the log go in any order, and nobody sees to it that they are gone."""
 
@@ -163,6 +171,8 @@ PLANTED = {
         Bug("input before it is durable", _input_unsynced, "power", "input"),
         Bug("files of the log removed in any order", _newest_first, "power", "input"),
         Bug("refused input stays in the log", _not_taken_back, "process", "input", "EIO"),
+        Bug("step before it is durable", _steps_unsynced, "power", "step"),
+        Bug("files of steps without their names", _step_names_unsynced, "power", "step"),
         Bug("an export without fsync", _no_file_sync, "power", "export"),
     )
 }

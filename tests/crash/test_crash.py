@@ -36,7 +36,7 @@ def places(worker: Worker) -> Iterator[tuple[Path, Path]]:
         yield found
 
 
-@pytest.mark.parametrize(("deed", "every"), [("commit", 12), ("gc", 12), ("input", 4)])
+@pytest.mark.parametrize(("deed", "every"), [("commit", 12), ("gc", 12), ("input", 4), ("step", 6)])
 def test_power_cuts(worker: Worker, places: tuple[Path, Path], deed: str, every: int) -> None:
     place, base = places
     tally = power(worker, deed, base, place, seed="a slice", lots=1, every=every)
@@ -59,6 +59,7 @@ def test_a_child_that_is_struck(worker: Worker, places: tuple[Path, Path], deed:
         "synchronous=NORMAL",
         "collection by age",
         "input before it is durable",
+        "step before it is durable",
     ],
 )
 def test_planted_bugs_are_caught(worker: Worker, places: tuple[Path, Path], name: str) -> None:

@@ -47,7 +47,8 @@ test-zoo: $(STAMP)
 # Random operations on Maps and Logs between captures and restores: make test-containers EXAMPLES=5000
 test-containers: $(STAMP)
 	CUTLINE_CONTAINER_EXAMPLES=$(EXAMPLES) $(BIN)/python -m pytest -q \
-	  tests/participant/test_maps_in_a_row.py tests/participant/test_log.py
+	  tests/participant/test_maps_in_a_row.py tests/participant/test_unread_in_a_row.py \
+	  tests/participant/test_log.py
 
 # Checkpoints of one system with ten kept: what its store has on the way must stay flat, and all that are listed
 # must restore. Ten thousand take some minutes: make test-retention CUTS=10000

@@ -48,7 +48,7 @@ from .renames import RENAMES
 from .spawning import check_name, packer, record_of
 from .steps import Steps
 from .suspended import HandlerRaised, Suspended
-from .timers import CLOCK, make_timer
+from .timers import CLOCK, Queue, make_timer
 
 __all__ = ("Desk", "HandlerRaised", "EXPORTED_ANSWERS", "DEAD_LETTERS", "LEAVE")
 
@@ -96,7 +96,7 @@ class Desk(Suspended):
         self.kept: set[int] = set()
         self.calls: dict[int, AsyncCall] = {}
         self.armed: dict[int, tuple[float, int]] = {}
-        self.timers: dict[int, float] = {}
+        self.timers = Queue()
         self.dead_letters: deque[list[Any]] = deque(maxlen=DEAD_LETTERS)
         self.live_refs: weakref.WeakValueDictionary[int, Ref[Any]] = weakref.WeakValueDictionary()
         self.active: AsyncCall | None = None
@@ -350,7 +350,7 @@ class Desk(Suspended):
         number, is_new, waiters = make_timer(self, seconds, method, args, kwargs)
         if is_new:
             self.asks[number] = (CLOCK, "after", waiters)
-            self.timers[number] = self.now() + seconds
+            self.timers.set(number, self.now() + seconds)
         return self._load_ref(self.name, number, CLOCK, "after")
 
     def leave(self) -> None:

@@ -18,6 +18,7 @@ from .effect_request import EffectRequest
 from .findings import Findings
 from .messages import unpack_arguments
 from .person import withdraw
+from .timers import Queue
 
 __all__ = ("desk_to_doc", "load_desk", "rerun")
 
@@ -31,7 +32,7 @@ def desk_to_doc(desk: Desk) -> dict[str, Any]:
         **({"parcels": parcels} if parcels else {}),
         **({"leaving": True} if desk.leaving else {}),
         **({"effects": [each.to_doc() for each in desk.effects.values()]} if desk.effects else {}),
-        **({"timers": [list(timer) for timer in desk.timers.items()]} if desk.timers else {}),
+        **({"timers": desk.timers.to_doc()} if desk.timers else {}),
         # What is measured goes on from here, wherever.
         **({"clock": desk.now()} if desk.timers or desk.armed else {}),
         **({"output": output} if (output := desk.output.to_doc()) else {}),
@@ -54,7 +55,7 @@ def load_desk(desk: Desk, doc: dict[str, Any]) -> None:
         desk.parcels.load(doc["parcels"])
     desk.leaving = doc.get("leaving", False)
     desk.effects = {each.number: each for each in map(EffectRequest.from_doc, doc.get("effects", ()))}
-    desk.timers = dict(doc.get("timers", ()))
+    desk.timers = Queue.from_doc(doc.get("timers", ()))
     if "clock" in doc and isinstance(desk.now, Clock):
         desk.now.not_before(doc["clock"])
     desk.output.load(doc.get("output", ()))

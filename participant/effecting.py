@@ -116,7 +116,7 @@ class Effecting(Runner):
     @property
     def is_waiting(self) -> bool:
         # Who leaves has done what it asked for first.
-        return super().is_waiting or any(not each.is_question for each in self.desk.effects.values())
+        return super().is_waiting or any(not each.is_question for each in list(self.desk.effects.values()))
 
     @property
     def is_still(self) -> bool:

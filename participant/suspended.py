@@ -192,6 +192,6 @@ class Suspended(Timers):
         if call:
             self._wake(self.calls[call], TIMER, number, True, None)
         else:
-            del self.timers[number]
+            self.timers.remove(number)
             self.answered(number, True, _FIRED)
         self.drain()

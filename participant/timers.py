@@ -8,9 +8,10 @@ due first fires first, also where all of it came due while nothing ran.
 
 from __future__ import annotations
 
+import heapq
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from cutline.errors import Misuse
@@ -23,7 +24,7 @@ from .messages import pack_arguments
 if TYPE_CHECKING:
     from .desk import Desk
 
-__all__ = ("CLOCK", "Timers", "after", "make_timer", "sleep")
+__all__ = ("CLOCK", "Queue", "Timers", "after", "make_timer", "sleep")
 
 # What an async handler asks for besides messages, effects and people; no kind of message.
 TIMER = 8
@@ -102,15 +103,53 @@ def _called(desk: Desk, method: Any) -> tuple[str, str]:
     )
 
 
+class Queue:
+    """Timers by number, and which of them is due first."""
+
+    def __init__(self) -> None:
+        self._due: dict[int, float] = {}
+        # Those that are gone stay in it until they are the first.
+        self._heap: list[tuple[float, int]] = []
+
+    def __len__(self) -> int:
+        return len(self._due)
+
+    def set(self, number: int, when: float) -> None:
+        """A new one."""
+        self._due[number] = when
+        heapq.heappush(self._heap, (when, number))
+
+    def remove(self, number: int) -> None:
+        """It has fired."""
+        del self._due[number]
+
+    def first(self) -> tuple[float, int] | None:
+        """When the earliest is due, and its number."""
+        while self._heap and self._due.get(self._heap[0][1]) != self._heap[0][0]:
+            heapq.heappop(self._heap)
+        return self._heap[0] if self._heap else None
+
+    def to_doc(self) -> list[list[Any]]:
+        """What an image holds."""
+        return [[number, when] for number, when in self._due.items()]
+
+    @classmethod
+    def from_doc(cls, doc: Iterable[Sequence[Any]]) -> Queue:
+        """The reverse of `to_doc`."""
+        queue = cls()
+        for number, when in doc:
+            queue.set(number, when)
+        return queue
+
+
 class Timers(ABC):
-    """The part of `cutline.participant.desk.Desk` that knows what is due when. Times in the seconds of
-    `now`."""
+    """The part of `cutline.participant.desk.Desk` that knows what is due when, in the seconds of `now`."""
 
     now: Callable[[], float]
     # Of each suspended handler its earliest timer: when, and its number within the call.
     armed: dict[int, tuple[float, int]]
-    # Of each timer that is a question, when it is due.
-    timers: dict[int, float]
+    # Those that are questions.
+    timers: Queue
 
     def arm(self, call: AsyncCall) -> None:
         """Notes when a handler's earliest timer is due."""
@@ -120,24 +159,27 @@ class Timers(ABC):
         else:
             self.armed[call.number] = call.base + timer[0], timer[1]
 
-    def _due(self) -> Iterator[tuple[float, int, int]]:
-        """When, the call or 0, the number."""
-        yield from ((when, call, number) for call, (when, number) in self.armed.items())
-        yield from ((when, 0, number) for number, when in self.timers.items())
+    def _first(self) -> tuple[float, int, int] | None:
+        """When the earliest is due, the call that it belongs to or 0, its number."""
+        question = self.timers.first()
+        first = None if question is None else (question[0], 0, question[1])
+        if self.armed:
+            sleep = min((when, call, number) for call, (when, number) in self.armed.items())
+            first = sleep if first is None else min(first, sleep)
+        return first
 
     @property
     def next_timer(self) -> float | None:
         """When the earliest timer is due."""
-        return min(self._due())[0] if self.armed or self.timers else None
+        first = self._first()
+        return None if first is None else first[0]
 
     def fire_timers(self) -> bool:
         """Fires the timer that is due first; true if there was one."""
-        if not (self.armed or self.timers):
+        first = self._first()
+        if first is None or first[0] > self.now():
             return False
-        when, call, number = min(self._due())
-        if when > self.now():
-            return False
-        self.fire(call, number)
+        self.fire(first[1], first[2])
         return True
 
     @abstractmethod

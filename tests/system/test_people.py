@@ -92,6 +92,7 @@ def test_a_question_is_asked_answered_and_delivered(tmp_path: Path) -> None:
         cutline.answer(tmp_path / "store", ids["b?"], 7)
 
 
+@thorough
 def test_an_answer_while_nothing_runs_is_delivered_at_the_next_start(tmp_path: Path) -> None:
     with started(tmp_path) as system:
         approver = system.spawn("approver", Approver)

@@ -124,7 +124,7 @@ class DriverPort:
 
     def _redeliver(self, number: int) -> None:
         runner = self.runner
-        known = runner.desk.answers.get(number)
+        known = runner.desk.answers.get(number) or runner.known_keys().answer(number)
         if known is not None:
             runner.deliver(number, *known)
             return

@@ -30,8 +30,13 @@ _PAUSE = 1.0
 def behind_all(cuts: Sequence[CheckpointRow], keep: int) -> int:
     """The position in the log that all of these committed cuts of one lineage, in order, have behind them."""
     counted = [*(row for row in cuts if row.label is None), *cuts[-max(1, keep) :]]
-    # Older versions did not note it.
-    return min((int(row.summary.get("input", 0)) for row in counted), default=0)
+    return min(map(_behind, counted), default=0)
+
+
+def _behind(row: CheckpointRow) -> int:
+    """Older versions did not note it; what was made of another lineage's cut has that one's."""
+    foreign = "edited" in row.summary or "imported" in row.summary
+    return 0 if foreign else int(row.summary.get("input", 0))
 
 
 class InputRetention:

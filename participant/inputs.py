@@ -136,11 +136,16 @@ class InputRunner(OutcomeRunner):
             else:
                 self.answered_since = []
             index = last - len(durable)
-        for entry in batch:
+        for number, entry in enumerate(batch):
             if entry.logged:
                 index += 1
                 self.instance.log_index = index
-            self.take(entry, stamps.get(entry.number))
+            try:
+                self.take(entry, stamps.get(entry.number))
+            except BaseException:
+                # This runner is broken; whoever waits for one of them hears of it.
+                self.submissions.extendleft(reversed(batch[number:]))
+                raise
         if self.desk.out:
             self._release()
 

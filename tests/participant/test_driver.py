@@ -11,9 +11,18 @@ import pytest
 
 from cutline.coordinator.driver_port import DriverPort
 from cutline.coordinator.loops import run_loop
-from cutline.errors import AnswerForgotten, Corrupt, Misuse, RolledBack, SpawnFailed, SystemStopped
+from cutline.errors import (
+    AnswerForgotten,
+    Corrupt,
+    Misuse,
+    RolledBack,
+    SpawnFailed,
+    StoreFull,
+    SystemStopped,
+)
 from cutline.participant.driver import DriverRunner
 from cutline.participant.handle import CallOptions
+from cutline.participant.ingress import IngressLog
 from cutline.participant.messages import pack_error
 from cutline.participant.submission import Place, Submission
 
@@ -133,6 +142,99 @@ def test_one_key_is_one_submission(town: Town) -> None:
     submit(town, 4, 1, kind="tell", key="t")
     with pytest.raises(Misuse):
         submit(town, 5, 1, key="t").result(0)
+
+
+def test_a_key_is_known_by_its_record_when_the_time_of_it_is_over(town: Town) -> None:
+    driver = driver_of(town)
+    driver.key_seconds = 50.0
+    submit(town, 1, 5, key="k")
+    cut = town.checkpoint()
+    assert submit(town, 2, 5, key="k").result(0) == (True, [5])
+    town.clock.now += 100
+    # What came in time stays a duplicate, though it is replayed when the key has been forgotten.
+    town.recover(cut)
+    assert total(town) == [5]
+    assert submit(town, 3, 6, key="k").result(0) == (True, [11])
+    town.recover(cut)
+    assert total(town) == [5, 6]
+    # Its answer does not need the desk.
+    assert submit(town, 4, 6, key="k").result(0) == (True, [11])
+    assert driver.desk.kept == set()
+
+
+def small_files(town: Town) -> IngressLog:
+    """The driver's log, each record in a file of its own from now on."""
+    log = driver_of(town).log
+    assert log is not None
+    log._segment_bytes = 1
+    return log
+
+
+def told_behind(town: Town, behind: int, lineage: str = RUN) -> None:
+    """The coordinator says what all cuts that are kept have behind them."""
+    town.say("driver", "notice", what="input_behind", lineage=lineage, behind=behind)
+    town.settle()
+
+
+def test_the_log_is_cut_as_the_coordinator_says_and_no_further(town: Town) -> None:
+    log = small_files(town)
+    for number in range(1, 6):
+        submit(town, number, number)
+    older = town.begin()
+    town.settle()
+    submit(town, 6, 6)
+    newer = town.begin()
+    town.settle()
+    submit(town, 7, 7)
+    town.decide(newer, True)
+    town.settle()
+    told_behind(town, 6, lineage="another")
+    assert log.first == 1
+    # The newer one is committed and kept, and the older one may still be.
+    told_behind(town, 6)
+    assert log.first == 6
+    town.decide(older, True)
+    town.settle()
+    told_behind(town, 5)
+    assert log.first == 6
+    told_behind(town, 6)
+    assert log.first == 7
+    # Nor beyond what it has.
+    told_behind(town, 100)
+    assert log.last == 7 == log.first
+    town.recover(newer)
+    assert total(town) == [1, 2, 3, 4, 5, 6, 7]
+
+
+def test_a_cut_that_is_behind_what_was_removed_is_refused(town: Town) -> None:
+    small_files(town)
+    cut = town.committed
+    for number in (1, 2, 3):
+        submit(town, number, number)
+    town.checkpoint()
+    told_behind(town, 3)
+    with pytest.raises(Corrupt, match="records 1 to 2"):
+        town.recover(cut)
+
+
+def test_what_an_input_follows_from_is_not_forgotten_with_one_that_was_not_taken(
+    town: Town, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driver = driver_of(town)
+    submit(town, 1, 5)
+    assert driver.answered_since == [1] and driver.log is not None
+
+    def full(_records: Any) -> int:
+        raise StoreFull("no room")
+
+    monkeypatch.setattr(driver.log, "append", full)
+    with pytest.raises(StoreFull):
+        submit(town, 2, 6).result(0)
+    # What is not logged is no worse off.
+    assert submit(town, 3, 7, durable=False).result(0) == (True, [12])
+    monkeypatch.undo()
+    submit(town, 4, 8)
+    assert [record[7] for record in driver.log.after(1)] == [[1]]
 
 
 def test_a_place_of_another_generation_is_refused(town: Town) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = ("CellRows", "cells_of")
+__all__ = ("CellRows", "cells_of", "is_cell")
 
 _NAME = re.compile(
     r"overhead_(?P<topology>[a-z_]+)_(?P<actors>\d+)_(?P<payload>\d+K?B)_(?P<state>\d+[MG]B)"
@@ -29,6 +29,11 @@ class CellRows:
     def label(self) -> str:
         """As a person reads it."""
         return f"{self.topology.replace('_', '-')}, {self.actors} actors, {self.payload}, {self.state}"
+
+
+def is_cell(row: Mapping[str, Any]) -> bool:
+    """Whether a row belongs to the matrix."""
+    return _NAME.fullmatch(row["name"]) is not None
 
 
 def cells_of(rows: Iterable[Mapping[str, Any]]) -> list[CellRows]:

@@ -8,18 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
-from bench.bench_overhead import GROUP as OVERHEAD
 from bench.bench_same_vs_same import GROUP as NOISE
-from bench.matrix import CellRows, cells_of
+from bench.matrix import CellRows, cells_of, is_cell
 from bench.verdict import interval_of
 
-__all__ = ("draw_all",)
+__all__ = ("Picture", "draw_all")
 
 Doc = Mapping[str, Any]
 
@@ -32,9 +31,19 @@ _VERDICTS = {
     "fails": ("#cf222e", "X", "fails: none of the interval meets it"),
 }
 _RATES = (1, 10)
+# How far the axis of shares goes: beyond it there is only noise.
+_SHOWN = 1.6
 
 
-def _figure(lines: int, panels: int = 1, extra: float = 1.4) -> tuple[Figure, list[Axes]]:
+class Picture(NamedTuple):
+    """A file, what it shows, and where it belongs: "targets", "matrix", "micro", or a group of rows."""
+
+    name: str
+    shows: str
+    section: str
+
+
+def _figure(lines: float, panels: int = 1, extra: float = 1.4) -> tuple[Figure, list[Axes]]:
     figure = Figure(figsize=(_WIDTH, _LINE * lines + extra), dpi=_DPI, layout="constrained")
     axes = figure.subplots(1, panels, sharey=True, squeeze=False)
     return figure, list(axes[0])
@@ -84,11 +93,11 @@ def _towards(row: Doc) -> tuple[float, float, float] | None:
     return at_most / row["ratio"], at_most / row["interval"][1], at_most / row["interval"][0]
 
 
-def _targets(doc: Doc, folder: Path) -> dict[str, str]:
+def _targets(doc: Doc, folder: Path) -> list[Picture]:
     """All rows with a target of the product's own, as multiples of it."""
     rows = [(row, towards) for row in doc["rows"] if not row["group"] and (towards := _towards(row))]
     if not rows:
-        return {}
+        return []
     rows.sort(key=lambda each: each[1][0])
     figure, (axes,) = _figure(len(rows), extra=1.7)
     seen: set[str] = set()
@@ -105,16 +114,17 @@ def _targets(doc: Doc, folder: Path) -> dict[str, str]:
     figure.suptitle("Every row against its target", fontsize=11)
     figure.legend(loc="outside lower center", ncols=2, fontsize=8)
     _save(figure, folder, "targets.png")
-    return {"targets.png": "Each row's ratio as a multiple of its target, with its interval and verdict"}
+    shows = "Each row's ratio as a multiple of its target, with its interval and verdict"
+    return [Picture("targets.png", shows, "targets")]
 
 
-def _peers(doc: Doc, folder: Path) -> dict[str, str]:
+def _peers(doc: Doc, folder: Path) -> list[Picture]:
     """For each group and unit: our figure and that of each peer."""
     found: dict[tuple[str, str], list[Doc]] = {}
     for row in doc["rows"]:
-        if row["group"] not in ("", OVERHEAD, NOISE):
+        if row["group"] not in ("", NOISE) and not is_cell(row):
             found.setdefault((row["group"], row["unit"]), []).append(row)
-    pictures = {}
+    pictures = []
     for (group, unit), rows in found.items():
         figure, (axes,) = _figure(len(rows), extra=1.6)
         for y, row in enumerate(rows):
@@ -134,21 +144,22 @@ def _peers(doc: Doc, folder: Path) -> dict[str, str]:
         figure.legend(loc="outside lower center", ncols=2, fontsize=8)
         name = f"{group}-{''.join(c if c.isalnum() else '-' for c in unit).strip('-')}.png"
         _save(figure, folder, name)
-        pictures[name] = f"Cutline and what it is measured against: {group}, in {unit}"
+        shows = f"Cutline and what it is measured against: {group}, in {unit}"
+        pictures.append(Picture(name, shows, group))
     return pictures
 
 
 def _more_is_better(unit: str) -> bool:
     """What a unit says: rates and shares are to be large, times and sizes small."""
-    return "/s" in unit or unit.startswith("of ")
+    return "/s" in unit or unit.startswith(("of ", "share "))
 
 
 def _shortened(text: str, width: int = 74) -> str:
     return text if len(text) <= width else text[: width - 1].rstrip() + "…"
 
 
-def _kept(cells: Sequence[CellRows], folder: Path) -> dict[str, str]:
-    figure, panels = _figure(len(cells), len(_RATES), extra=1.8)
+def _kept(cells: Sequence[CellRows], folder: Path) -> Picture:
+    figure, panels = _figure(1.3 * len(cells), len(_RATES), extra=1.6)
     for axes, rate in zip(panels, _RATES, strict=True):
         for y, cell in enumerate(cells):
             row = cell.rows.get(("kept", rate))
@@ -162,20 +173,19 @@ def _kept(cells: Sequence[CellRows], folder: Path) -> dict[str, str]:
                 first = y == 0 and rate == _RATES[0]
                 _mark(axes, row[side], y + off, (ends.low, ends.high), colour, mark, label if first else None)
         axes.axvline(1.0, color="black", linewidth=1.0)
-        axes.set_xlim(left=0.0)
+        axes.set_xlim(0.0, _SHOWN)
         _named(axes, [cell.label for cell in cells])
         axes.set_title(f"{rate} checkpoint{'s' if rate > 1 else ''} a second asked for", fontsize=9)
         axes.set_xlabel("share of own throughput that is kept", fontsize=9)
     figure.suptitle("What checkpoints leave of the throughput (1 = they cost nothing)", fontsize=11)
     figure.legend(loc="outside lower center", ncols=2, fontsize=8)
     _save(figure, folder, "overhead-kept.png")
-    return {
-        "overhead-kept.png": "Share of its own throughput that each side keeps, in each cell of the matrix"
-    }
+    shows = "Share of its own throughput that each side keeps, in each cell of the matrix"
+    return Picture("overhead-kept.png", shows, "matrix")
 
 
-def _throughput(cells: Sequence[CellRows], folder: Path) -> dict[str, str]:
-    figure, (axes,) = _figure(len(cells), extra=1.9)
+def _throughput(cells: Sequence[CellRows], folder: Path) -> Picture:
+    figure, (axes,) = _figure(2.6 * len(cells), extra=1.5)
     series = (
         ("ray", 0, "baseline", _PALE, "s", "plain Ray, no checkpoints"),
         ("pattern", 1, "baseline", "#e8a862", "<", "plain Ray, 1/s saved by hand"),
@@ -189,7 +199,7 @@ def _throughput(cells: Sequence[CellRows], folder: Path) -> dict[str, str]:
             row = cell.rows.get((figure_name, rate))
             if row is not None:
                 ends = interval_of(row["samples"][side])
-                place = y + (number - 2.5) * 0.1
+                place = y + (number - 2.5) * 0.14
                 _mark(axes, row[side], place, (ends.low, ends.high), colour, mark, None if y else label)
     _plain_numbers(axes)
     _named(axes, [cell.label for cell in cells])
@@ -199,13 +209,14 @@ def _throughput(cells: Sequence[CellRows], folder: Path) -> dict[str, str]:
     figure.suptitle("The same actors on plain Ray and with Cutline", fontsize=11)
     figure.legend(loc="outside lower center", ncols=3, fontsize=8)
     _save(figure, folder, "overhead-throughput.png")
-    return {"overhead-throughput.png": "Messages a second of both sides, in each cell and at each rate"}
+    shows = "Messages a second of both sides, in each cell and at each rate"
+    return Picture("overhead-throughput.png", shows, "matrix")
 
 
-def _micro(doc: Doc, folder: Path) -> dict[str, str]:
+def _micro(doc: Doc, folder: Path) -> list[Picture]:
     parts = doc["micro"]
     if not parts:
-        return {}
+        return []
     figure, (axes,) = _figure(len(parts), extra=1.2)
     for y, part in enumerate(parts):
         ends = (part["q1"] * 1e6, part["q3"] * 1e6)
@@ -215,13 +226,13 @@ def _micro(doc: Doc, folder: Path) -> dict[str, str]:
     axes.set_xlabel("microseconds, median and quartiles (left is better), logarithmic", fontsize=9)
     figure.suptitle("The parts, each alone", fontsize=11)
     _save(figure, folder, "micro.png")
-    return {"micro.png": "Microseconds that each part takes alone"}
+    return [Picture("micro.png", "Microseconds that each part takes alone", "micro")]
 
 
-def draw_all(doc: Doc, folder: Path) -> dict[str, str]:
-    """Draws what the document has figures for; the files' names, and what each shows."""
-    pictures = {**_targets(doc, folder), **_peers(doc, folder)}
+def draw_all(doc: Doc, folder: Path) -> list[Picture]:
+    """Draws what the document has figures for, and says what was drawn."""
+    pictures = [*_targets(doc, folder), *_peers(doc, folder)]
     cells = cells_of(doc["rows"])
     if cells:
-        pictures |= {**_kept(cells, folder), **_throughput(cells, folder)}
-    return {**pictures, **_micro(doc, folder)}
+        pictures += [_kept(cells, folder), _throughput(cells, folder)]
+    return [*pictures, *_micro(doc, folder)]

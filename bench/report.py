@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from bench.bench_overhead import GROUP as OVERHEAD
 from bench.bench_same_vs_same import GROUP as NOISE
-from bench.matrix import cells_of
+from bench.matrix import cells_of, is_cell
+
+if TYPE_CHECKING:
+    from bench.pictures import Picture
 
 __all__ = ("number", "report_text", "too_noisy", "write_report")
 
@@ -20,10 +22,11 @@ Doc = Mapping[str, Any]
 
 _HEADINGS = {
     "": "Targets",
-    "channel": "Channels of others",
-    "capture": "Captures of others",
-    "store": "Stores of others",
-    "recovery": "Recovery of others",
+    "channel": "Beside the channels of others",
+    "capture": "Beside the captures of others",
+    "store": "Beside the stores of others",
+    "overhead": "Beside the checkpoints of stream processors",
+    "recovery": "Beside the recovery of others",
 }
 _RATES = (1, 10)
 
@@ -211,43 +214,39 @@ def _named(heading: str, text: str, entries: Sequence[Doc]) -> Iterator[str]:
         yield from _table(("what", "why"), ((f"`{each['name']}`", each["reason"]) for each in entries))
 
 
-def report_text(doc: Doc, pictures: Mapping[str, str], without: str = "") -> str:
-    """The report. ``pictures``: what each file shows; ``without``: why there are none."""
+def report_text(doc: Doc, pictures: Sequence[Picture], without: str = "") -> str:
+    """The report. ``without``: why there are no pictures."""
     noisy = bool(too_noisy(doc))
+
+    def drawn(section: str) -> list[str]:
+        found = [each for each in pictures if each.section == section]
+        return [text for each in found for text in (f"![{each.shows}]({each.name})", "")]
+
     lines = [
         "# What the bench measured",
         "",
         f"Written by `make {'bench-quick' if doc['quick'] else 'bench'}`. {_WHAT}",
         "",
         *_machine(doc),
+        *([without, ""] if without else []),
         *_noise(doc),
         *_named("Ended with an error", "These measured nothing:", doc["errors"]),
     ]
     groups: dict[str, list[Doc]] = {}
     for row in doc["rows"]:
-        if row["group"] not in (OVERHEAD, NOISE):
+        if row["group"] != NOISE and not is_cell(row):
             groups.setdefault(row["group"], []).append(row)
-    shown = dict(pictures)
-    for group in sorted(groups, key=lambda group: (group != "", group)):
+    for group in sorted(groups):
         lines += [f"## {_HEADINGS.get(group, group.capitalize())}", ""]
-        for name in [name for name in shown if name.startswith(f"{group or 'targets'}")]:
-            lines += [f"![{shown.pop(name)}]({name})", ""]
-        lines += _rows(groups[group], noisy)
-    lines += _matrix(doc, noisy)
-    for name in [name for name in shown if name.startswith(OVERHEAD)]:
-        lines += [f"![{shown.pop(name)}]({name})", ""]
-    lines += _micro(doc)
-    for name, what in shown.items():
-        lines += [f"![{what}]({name})", ""]
-    if without:
-        lines += [without, ""]
+        lines += drawn(group or "targets") + [*_rows(groups[group], noisy)]
+    lines += [*_matrix(doc, noisy), *drawn("matrix"), *_micro(doc), *drawn("micro")]
     lines += _named("Missing", "Not measured in this run:", doc["missing"])
     return "\n".join(lines).rstrip() + "\n"
 
 
 def write_report(doc: Doc, folder: Path) -> list[Path]:
     """Writes report.md and the pictures into a folder that is there; says what was written."""
-    pictures: Mapping[str, str] = {}
+    pictures: Sequence[Picture] = ()
     without = ""
     try:
         from bench.pictures import draw_all
@@ -257,4 +256,4 @@ def write_report(doc: Doc, folder: Path) -> list[Path]:
         pictures = draw_all(doc, folder)
     report = folder / "report.md"
     report.write_text(report_text(doc, pictures, without), encoding="utf-8")
-    return [report, *(folder / name for name in pictures)]
+    return [report, *(folder / each.name for each in pictures)]

@@ -17,6 +17,7 @@ from bench.bench_same_vs_same import GROUP as NOISE
 from bench.document import Run, compact
 from bench.matrix import cells_of
 from bench.overhead import Cell
+from bench.pictures import Picture
 from bench.report import number, report_text, too_noisy, write_report
 from bench.row import Missing, Row
 from tests.bench.test_overhead import Steady
@@ -51,9 +52,9 @@ def _matrix() -> list[Row]:
 def test_a_noisy_machine_gives_no_verdicts() -> None:
     quiet, loud = _document(QUIET, HOLDS), _document(LOUD, HOLDS)
     assert (too_noisy(quiet), too_noisy(loud), too_noisy(_document(HOLDS))) == (False, True, None)
-    assert "| holds |" in report_text(quiet, {}) and "too noisy" not in report_text(quiet, {})
-    assert "| holds? |" in report_text(loud, {}) and "too noisy for verdicts" in report_text(loud, {})
-    assert "Not measured (`same_vs_same`)" in report_text(_document(HOLDS), {})
+    assert "| holds |" in report_text(quiet, ()) and "too noisy" not in report_text(quiet, ())
+    assert "| holds? |" in report_text(loud, ()) and "too noisy for verdicts" in report_text(loud, ())
+    assert "Not measured (`same_vs_same`)" in report_text(_document(HOLDS), ())
 
 
 def test_one_noisy_baseline_of_two_is_enough() -> None:
@@ -61,22 +62,24 @@ def test_one_noisy_baseline_of_two_is_enough() -> None:
 
 
 def test_target_stands_beside_measured() -> None:
-    text = report_text(_document(QUIET, HOLDS, FAILS), {})
+    text = report_text(_document(QUIET, HOLDS, FAILS), ())
     assert "| `channel_vs_ray` | ours/baseline >= 100 | 152 | 150 to 154 | holds | 152 | 1 |" in text
     assert "| `latency_vs_ray` | ours/baseline <= 0.4 | 0.51 | 0.5 to 0.52 | fails | 0.51 | 1 | s |" in text
 
 
 def test_what_is_missing_and_what_failed_is_named() -> None:
     missing, failed = [Missing("redis", "no server")], [Missing("stall", "AssertionError: 3 lost")]
-    text = report_text(_document(QUIET, missing=missing, errors=failed), {})
+    text = report_text(_document(QUIET, missing=missing, errors=failed), ())
     assert "| `redis` | no server |" in text.split("## Missing")[1]
     assert "| `stall` | AssertionError: 3 lost |" in text.split("## Ended with an error")[1]
-    assert "## Missing" not in report_text(_document(QUIET), {})
+    assert "## Missing" not in report_text(_document(QUIET), ())
 
 
 def test_peers_have_a_table_with_what_they_are() -> None:
-    text = report_text(_document(QUIET, HOLDS, PEER), {"channel-messages-s.png": "beside others"})
-    assert text.index("## Targets") < text.index("## Channels of others")
+    text = report_text(
+        _document(QUIET, HOLDS, PEER), [Picture("channel-messages-s.png", "beside others", "channel")]
+    )
+    assert text.index("## Targets") < text.index("## Beside the channels")
     assert "| `grpc` | - | 1.25 | 1.25 to 1.25 | no target | 5 | 4 | messages/s | a gRPC stream |" in text
     assert "![beside others](channel-messages-s.png)" in text
 
@@ -89,7 +92,7 @@ def test_the_matrix_has_a_line_for_each_cell() -> None:
     ]
     assert (
         "| ring, 2 actors, 100B, 1MB | 1,000 | 3 / 2.7 / 2.4 | 0.9 / 0.8 | 0.6 / 0.2 | 4.5 / 12 "
-        "| holds / holds |" in report_text(doc, {})
+        "| holds / holds |" in report_text(doc, ())
     )
 
 
@@ -108,12 +111,14 @@ def _size(picture: Path) -> tuple[int, int]:
 def test_the_pictures_are_drawn_and_small(tmp_path: Path) -> None:
     endless = Row("endless", "s", [1.0] * 5, [0.0] * 5, at_least=2)
     nothing = Row("nothing", "bytes", [0.0] * 5, [1.0] * 5, against="x", group="store")
-    doc = _document(QUIET, HOLDS, FAILS, PEER, endless, nothing, *_matrix(), micro=PARTS)
+    flink = Row("overhead_1s_vs_flink", "share", [0.9] * 5, [0.8] * 5, against="Flink", group="overhead")
+    doc = _document(QUIET, HOLDS, FAILS, PEER, endless, nothing, flink, *_matrix(), micro=PARTS)
     written = write_report(doc, tmp_path)
     assert sorted(path.name for path in written) == [
         "channel-messages-s.png",
         "micro.png",
         "overhead-kept.png",
+        "overhead-share.png",
         "overhead-throughput.png",
         "report.md",
         "store-bytes.png",

@@ -28,7 +28,8 @@ class CellRows:
     @property
     def label(self) -> str:
         """As a person reads it."""
-        return f"{self.topology.replace('_', '-')}, {self.actors} actors, {self.payload}, {self.state}"
+        sizes = (re.sub(r"(?<=\d)(?=[A-Z])", " ", size) for size in (self.payload, self.state))
+        return f"{self.topology.replace('_', '-')}, {self.actors} actors, {', '.join(sizes)}"
 
 
 def is_cell(row: Mapping[str, Any]) -> bool:

@@ -87,11 +87,11 @@ def test_peers_have_a_table_with_what_they_are() -> None:
 def test_the_matrix_has_a_line_for_each_cell() -> None:
     doc = _document(QUIET, *_matrix())
     assert [cell.label for cell in cells_of(doc["rows"])] == [
-        "ring, 2 actors, 100B, 1MB",
-        "all-to-all, 16 actors, 10KB, 1GB",
+        "ring, 2 actors, 100 B, 1 MB",
+        "all-to-all, 16 actors, 10 KB, 1 GB",
     ]
     assert (
-        "| ring, 2 actors, 100B, 1MB | 1,000 | 3 / 2.7 / 2.4 | 0.9 / 0.8 | 0.6 / 0.2 | 4.5 / 12 "
+        "| ring, 2 actors, 100 B, 1 MB | 1,000 | 3 / 2.7 / 2.4 | 0.9 / 0.8 | 0.6 / 0.2 | 4.5 / 12 "
         "| holds / holds |" in report_text(doc, ())
     )
 

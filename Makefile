@@ -9,7 +9,7 @@ CANDIDATES := $(or $(PYTHON),python3 python3.13 python3.12 python3.11 python3.10
 USABLE := import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 10))
 PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check
 
-.PHONY: test test-real test-cluster test-zoo test-containers check demo bench clean test-adoption mutate
+.PHONY: test test-real test-cluster test-zoo test-containers check demo demo-agents bench clean test-adoption mutate
 .PHONY: test-retention test-effects test-people test-sinks test-schema test-crash fuzz-format
 .PHONY: simulate simulate-mutants simulate-scale
 .DEFAULT_GOAL := test
@@ -112,6 +112,13 @@ check: $(STAMP)
 demo: $(STAMP)
 	$(BIN)/cutline demo
 	$(BIN)/cutline demo --runtime ray --files 200
+
+# A team of agents that pays, writes and asks a person, with DEATHS random kills from outside: participants, the
+# coordinator, everything. The world's own record is compared with an undisturbed run. Three minutes:
+# make demo-agents DEATHS=20
+DEATHS := 20
+demo-agents: $(STAMP)
+	$(BIN)/cutline demo --agents --deaths $(DEATHS)
 
 .PHONY: bench-quick bench-micro
 

@@ -23,8 +23,10 @@ from cutline.participant.state_tree import Bounds
 from .cli_app import FOLDER, AsJson, Folder, Name, app, console, errors, opened, plainly
 from .cli_state import print_participant, state_doc
 from .client import connected
+from .demo import FOLDER as DEMO_FOLDER
 from .demo import DemoOptions, run_demo
 from .simulate import run_simulation
+from .team_demo import TOPICS, TeamOptions, run_team
 from .trials import Trials, run_trials
 from .trials_report import print_trials, shown_bytes, shown_seconds
 
@@ -211,6 +213,14 @@ def demo(
     savepoint: Annotated[str | None, typer.Option(help="Take a savepoint half way and stop there.")] = None,
     resume: Annotated[str | None, typer.Option(help="Go on from a savepoint of an earlier demo.")] = None,
     runtime: Annotated[str, typer.Option(help="process or ray.")] = "process",
+    agents: Annotated[
+        bool, typer.Option("--agents", help="Another one: a team that pays and asks, killed at random.")
+    ] = False,
+    deaths: Annotated[int, typer.Option(min=0, help="With --agents: how many kills.")] = 20,
+    topics: Annotated[int, typer.Option(min=1, max=len(TOPICS), help="With --agents: sections.")] = len(
+        TOPICS
+    ),
+    seed: Annotated[int | None, typer.Option(help="With --agents: when who is killed.")] = None,
     break_mode: Annotated[
         str,
         typer.Option(
@@ -220,6 +230,8 @@ def demo(
     ] = "",
 ) -> None:
     """Read the standard library with eight agents, killing some; compare with one single process."""
+    if agents:
+        raise typer.Exit(run_team(TeamOptions(storage or DEMO_FOLDER, deaths, topics, seed, as_json)))
     options = DemoOptions(
         storage=storage,
         files=files,

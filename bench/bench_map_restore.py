@@ -1,20 +1,26 @@
 """Restoring a participant with a Map of 1,000,000 entries against `pickle.loads` of the dict.
 
 Ours is the whole restore of the state from the pieces that an image holds. One row has them as one capture
-wrote them, the other after 100 captures between which 1,000 entries changed.
+wrote them, the other after 100 captures between which 1,000 entries changed. The last one reads the image of
+those from a folder, with Maps that are read as they are asked for, and one entry drawn at random.
 """
 
 from __future__ import annotations
 
 import pickle
 import random
+import tempfile
 import time
 from typing import Any
+
+from blake3 import blake3
 
 from bench.row import Row, interleave
 from cutline.participant.capture import Capturer
 from cutline.participant.map import Map
 from cutline.participant.restore import restore
+from cutline.participant.unshelving import left_unread
+from cutline.storage import DirectoryBlobs, Piece, pack_key, read_image, write_image
 
 __all__ = ("measure",)
 
@@ -53,10 +59,44 @@ class _Stored:
         return len(made.seen) / seconds
 
 
+class _InFolder:
+    """The newest image of an agent as one pack of a folder, out of the page cache."""
+
+    def __init__(self, folder: str, stored: _Stored) -> None:
+        self.blobs, self.seen = DirectoryBlobs(folder), stored.agent.seen
+        self.keys = random.Random(2).choices(list(self.seen), k=100)
+        pieces = [Piece(name, blake3(content).digest(), content) for name, content in stored.pieces.items()]
+        key = pack_key("bench", "1f", 1, stored.number, "bench", 1)
+        self.ref = write_image(
+            self.blobs, key, header={}, sections={}, pieces=pieces, regions=[], parent=None
+        )
+
+    def one(self) -> float:
+        """Seconds until one entry is there."""
+        key = self.keys.pop()
+        began = time.perf_counter()
+        image = read_image(self.blobs, self.ref, left=left_unread)
+        made: Any = restore(image.pieces, {}, participant="bench", unread=image.unread)
+        found = made.seen[key]
+        seconds = time.perf_counter() - began
+        if found != self.seen[key] or len(made.seen) != len(self.seen):
+            raise AssertionError("the restored Map is another one")
+        return seconds
+
+
 def _loaded(content: bytes) -> float:
     began = time.perf_counter()
     made = pickle.loads(content)
     return len(made) / (time.perf_counter() - began)
+
+
+def _one_key(stored: _Stored, rounds: int) -> Row:
+    content, count = pickle.dumps(dict(stored.agent.seen), 5), len(stored.agent.seen)
+    with tempfile.TemporaryDirectory() as folder:
+        kept = _InFolder(folder, stored)
+        ours, baseline = interleave(rounds, kept.one, lambda: count / _loaded(content))
+    note = f"{count:,} entries after 100 captures, read as it is asked for; seconds to the first entry"
+    return Row("map_restore_one_key", "s", ours, baseline, ratio="baseline/ours", at_least=5.0, note=note)
 
 
 def _row(name: str, stored: _Stored, rounds: int, note: str) -> Row:
@@ -78,4 +118,5 @@ def measure(*, entries: int = 1_000_000, changed: int = 1000, rounds: int = 9) -
             stored.agent.seen[key] = turn
         stored.take()
     rows.append(_row("map_restore_after_100", stored, rounds, "after 100 captures"))
+    rows.append(_one_key(stored, rounds))
     return rows

@@ -80,9 +80,8 @@ def import_(
         if not trust:
             # Before the source is told of a claim.
             check_authentic(store, export)
-        if origin is not None:
-            claim_source(origin, export)
-        row = import_cut(store, export, name=name, claim=claim, trust=trust)
+        answers = claim_source(origin, export) if origin is not None else []
+        row = import_cut(store, export, name=name, claim=claim, trust=trust, answers=answers)
     if as_json:
         doc = {"checkpoint": place_of(row.place), "system": row.system, "claimed": claim, "told": told}
         print(json.dumps({**doc, "export": export.doc["export"], "label": row.label}))

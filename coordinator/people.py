@@ -196,15 +196,7 @@ def answered(store: Store, system: str, question: str, value: Any, *, is_text: b
         raise _unknown(store, system, lineage, question, list(found))
     if each.outcome is not None:
         raise _has_outcome(question, each.outcome)
-    export = claimed_by(store, lineage)
-    if export is not None:
-        raise StoreInUse(
-            f"system {system!r} goes on in a copy that has claimed it (export {export}): answer {question} "
-            f"there",
-            system=system,
-            lineage=lineage,
-            export=export,
-        )
+    _need_unclaimed(store, system, lineage, question)
     due, now = asked_of(each.request).due, wall()
     if due is not None and now > due:
         raise _late(question, due)
@@ -215,7 +207,21 @@ def answered(store: Store, system: str, question: str, value: Any, *, is_text: b
     recorded = store.catalog.settle(system, made)
     if recorded != made:
         raise _has_outcome(question, recorded)
+    # Who claims it looks at the answers after that: what came later than his look is not taken along.
+    _need_unclaimed(store, system, lineage, question)
     return _Open(lineage, each.me, each.request, each.since, made).shown()
+
+
+def _need_unclaimed(store: Store, system: str, lineage: str, question: str) -> None:
+    export = claimed_by(store, lineage)
+    if export is not None:
+        raise StoreInUse(
+            f"system {system!r} goes on in a copy that has claimed it (export {export}): answer {question} "
+            f"there",
+            system=system,
+            lineage=lineage,
+            export=export,
+        )
 
 
 def _packed(each: _Open, question: str, value: Any, is_text: bool) -> Any:

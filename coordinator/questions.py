@@ -75,10 +75,11 @@ def outcome_row(
 def answered_as(row: CheckpointRow) -> list[str]:
     """The lineages by whose keys answers to a checkpoint's questions are known where it is.
 
-    Its own; and the one that it was exported from, if it goes on in place of that.
+    Its own; and the one that it was exported from, if it goes on in place of that, and so on from there.
     """
     imported = row.summary.get("imported", {})
-    return [row.lineage, *([imported["lineage"]] if imported.get("claimed") else [])]
+    claimed = [imported["lineage"], *imported.get("before", ())] if imported.get("claimed") else []
+    return [row.lineage, *claimed]
 
 
 class Questions:

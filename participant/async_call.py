@@ -147,6 +147,13 @@ class AsyncCall:
         self.waiting.setdefault(number, []).append(future)
         return future
 
+    def has_asked(self, number: int) -> bool:
+        """Whether it asked that itself.
+
+        If a re-run awaits it and nobody has it any more, the first run gave it up: a timeout is to follow.
+        """
+        return any(request.number == number for request in self.requests)
+
     def awaited(self) -> list[int]:
         """The questions this handler waits for, in the order it came to them."""
         return [n for n, futures in self.waiting.items() if any(not future.done() for future in futures)]

@@ -442,7 +442,7 @@ class Desk(Suspended):
             waiters = self.asks[number][2]
             if ["call", call.number] not in waiters:
                 waiters.append(["call", call.number])
-        elif number not in self.answers and not self._replaying(call):
+        elif number not in self.answers and not call.has_asked(number) and not self._replaying(call):
             raise self._forgotten(ref)
         return future
 

@@ -306,6 +306,8 @@ class InputRunner(OutcomeRunner):
         if self.origin != self.setup.run:
             # A fork: its own log begins empty, and inputs of its origin are not delivered again.
             self.instance.log_index = 0
+        # Before the first answer comes: then its question is not among the open ones any more.
+        self.known_keys()
         self._captured.clear()
         self.first_spawns.clear()
         self.applied.update(self.desk.asks)

@@ -88,21 +88,32 @@ def make_question(
         raise Misuse(f"participant {desk.name!r}: a question to a person is a text, not {question!r:.80}")
     form = form_of(schema)
     given = _given(desk, deadline)
+    due = given[1] if given[0] == "at" else None if given[0] == "" else wall() + given[1]
+    said = [question, form, due]
+    packed = _packed(desk, said)
     # Names of classes may change from program to program, and the question is the same.
     number, is_new = desk.numbered(PEOPLE, ASK_PERSON, PERSON, [question, shown(form), given])
     if not is_new:
         return None, number, _ANSWER
-    due = given[1] if given[0] == "at" else None if given[0] == "" else wall() + given[1]
-    said = [question, form, due]
-    packed = msgpack.packb([PERSON, said])
+    key = key_of(desk.lineage, desk.me, number, PERSON, said)
+    request = EffectRequest(number, PERSON, said, key, digest_of(packed), HALT, False, None, 0, desk.lineage)
+    return request, number, _ANSWER
+
+
+def _packed(desk: Desk, said: list[Any]) -> bytes:
+    """Before it has a number: what is refused must be refused in a re-run too."""
+    try:
+        packed: bytes = msgpack.packb([PERSON, said])
+    except (ValueError, OverflowError) as error:
+        raise Misuse(
+            f"participant {desk.name!r}: the question, or its schema, cannot be stored: {error}"
+        ) from error
     if len(packed) > QUESTION_MAX:
         raise Misuse(
             f"participant {desk.name!r}: a question with its schema has at most {QUESTION_MAX // 1024} KiB, "
             f"not {len(packed):,} bytes"
         )
-    key = key_of(desk.lineage, desk.me, number, PERSON, said)
-    request = EffectRequest(number, PERSON, said, key, digest_of(packed), HALT, False, None, 0, desk.lineage)
-    return request, number, _ANSWER
+    return packed
 
 
 def _given(desk: Desk, deadline: Any) -> tuple[str, float]:

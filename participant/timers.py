@@ -9,7 +9,6 @@ due first fires first, also where all of it came due while nothing ran.
 from __future__ import annotations
 
 import heapq
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -28,6 +27,8 @@ __all__ = ("CLOCK", "Queue", "Timers", "after", "make_timer", "sleep")
 
 # What an async handler asks for besides messages, effects and people; no kind of message.
 TIMER = 8
+# Seconds: 30,000 years, which are as exact as the clock.
+LONGEST = 1e12
 # Who is asked, where messages have a participant's name.
 CLOCK = "@clock"
 
@@ -41,7 +42,7 @@ def after(seconds: float, method: Any = None, *args: Any, **kwargs: Any) -> Ref[
     goes back, by the steady one, so nothing waits longer than it was asked to.
 
     Args:
-        seconds: 0 or more.
+        seconds: 0 to 1e12.
         method: of this participant (``self.remind``), or of another one (``handle.remind``), which is told.
             Without it, ``await`` what is returned, or give it a method: ``.then(self.on_time)``.
         args, kwargs: its arguments; they travel like those of a message.
@@ -71,10 +72,10 @@ def make_timer(
     desk: Desk, seconds: Any, method: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> tuple[int, bool, list[list[Any]]]:
     """The number of a timer, whether it is new, and what it calls."""
-    good = isinstance(seconds, (int, float)) and not isinstance(seconds, bool) and 0 <= seconds < math.inf
+    good = isinstance(seconds, (int, float)) and not isinstance(seconds, bool) and 0 <= seconds <= LONGEST
     if not good:
         raise Misuse(
-            f"participant {desk.name!r}: a timer is given seconds, 0 or more; not {seconds!r:.80}",
+            f"participant {desk.name!r}: a timer is given seconds, 0 to {LONGEST:g}; not {seconds!r:.80}",
             participant=desk.name,
         )
     waiters: list[list[Any]] = []

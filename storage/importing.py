@@ -15,7 +15,7 @@ import contextlib
 import dataclasses
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -39,7 +39,7 @@ from .codec import decode, digest_of
 from .collect import IMPORTED
 from .directory import DirectoryBlobs
 from .disk import meaning
-from .effects import EffectRow
+from .effects import EffectRow, answers_after
 from .export import EXPORT_FORMAT, FIELDS, HEAD, HEAD_FILE, MAGIC, PURPOSE, pack_file
 from .image import ImageRef, check_image
 from .keys import find_key
@@ -205,11 +205,13 @@ def import_cut(
     name: str | None = None,
     claim: bool = False,
     trust: bool = False,
+    answers: Sequence[EffectRow] = (),
     now: float | None = None,
 ) -> CheckpointRow:
     """Makes the exported cut the newest one of system ``name`` (by default that of the export).
 
-    ``trust``: whoever made the export, it may run code here once it is restored.
+    ``trust``: whoever made the export, it may run code here once it is restored. ``answers``: what the source
+    has of a claim besides (`claim_source`).
 
     Raises ForeignStore without that if the key of the store it came from is not here, NotAuthentic if it does
     not verify; Corrupt, naming the participant, for bytes that are not what was exported; StoreInUse if the
@@ -219,7 +221,7 @@ def import_cut(
         check_authentic(store, export)
     system = check_name(name if name is not None else export.system, "system")
     with making(store, system, IMPORTING, now) as under:
-        row = _imported(store, export, under, claim)
+        row = _imported(store, export, under, claim, answers)
     with contextlib.suppress(StorageError):
         store.write_record(row)
     return row
@@ -237,7 +239,9 @@ def check_authentic(store: Store, export: Export) -> None:
         raise forged(what, path=str(export.path))
 
 
-def _imported(store: Store, export: Export, under: Making, claim: bool) -> CheckpointRow:
+def _imported(
+    store: Store, export: Export, under: Making, claim: bool, more: Sequence[EffectRow]
+) -> CheckpointRow:
     doc, system = export.doc, under.lease.system
     lineage = named(store, IMPORTED)
     checkpoint, epoch = int(doc["checkpoint"]), int(doc["epoch"])
@@ -264,6 +268,10 @@ def _imported(store: Store, export: Export, under: Making, claim: bool) -> Check
     under.made.append(key)
     store.blobs.create(key, [packed])
     source = {name: value for name, value in doc["source"].items() if name != "manifest_digest"}
+    before = doc["summary"].get("imported", {})
+    if claim and before.get("claimed"):
+        # Nobody ran the source either: what was said to its own source counts here too.
+        source["before"] = [before["lineage"], *before.get("before", ())]
     row = CheckpointRow(
         system=system,
         lineage=lineage,
@@ -283,7 +291,8 @@ def _imported(store: Store, export: Export, under: Making, claim: bool) -> Check
     )
     line = LineageRow(lineage, system, 0, None, epoch, checkpoint + 1, int(doc["next_birth"]))
     # They were given to whoever goes on; a fork asks anew.
-    answers = _answers(doc, lineage) if claim else []
+    given = [*_answers(doc, lineage), *(dataclasses.replace(each, lineage=lineage) for each in more)]
+    answers = list({each.key: each for each in given}.values()) if claim else []
     return adopted(store, under, line, row, answers)
 
 
@@ -312,8 +321,11 @@ def _copied(blobs: BlobStore, export: Export, participant: str, image: dict[str,
 # Claims
 
 
-def claim_source(source: Store, export: Export, now: float | None = None) -> None:
+def claim_source(source: Store, export: Export, now: float | None = None) -> list[EffectRow]:
     """Tells the store that an export came from that its system goes on in the copy.
+
+    From then on it takes no answers. Returns those that it has, which may have come after the export was made
+    and belong to the copy (`import_cut`).
 
     Raises StoreInUse while that system runs; Misuse if a copy has claimed it before, or if it is not the
     source.
@@ -337,6 +349,7 @@ def claim_source(source: Store, export: Export, now: float | None = None) -> Non
             )
         if before is None:
             source.catalog.count_failure(lease, lineage, f"{_CLAIM}{export.doc['export']}")
+        return answers_after(source.catalog.effects(lineage), int(export.doc["checkpoint"]))
     finally:
         source.catalog.release_lease(lease)
 

@@ -237,6 +237,24 @@ def test_what_an_input_follows_from_is_not_forgotten_with_one_that_was_not_taken
     assert [record[7] for record in driver.log.after(1)] == [[1]]
 
 
+def test_the_answer_to_a_question_that_a_cut_holds_open_is_known_under_its_key(town: Town) -> None:
+    """Also where it is the first thing that comes after the restore."""
+    adder, driver = town.runners["adder"], driver_of(town)
+    adder.phase = "stuck"
+    first = submit(town, 1, 5, key="k")
+    adder.go()
+    number = town.begin()
+    driver.step(0.0)
+    town.settle()
+    town.decide(number, True)
+    town.settle()
+    town.recover(number)
+    assert first.result(0) == (True, [5]) and not driver.desk.asks
+    town.checkpoint()
+    assert submit(town, 2, 5, key="k").result(0) == (True, [5])
+    assert total(town) == [5]
+
+
 def test_a_place_of_another_generation_is_refused(town: Town) -> None:
     driver = driver_of(town)
     driver.loop_position("steps")

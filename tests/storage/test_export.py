@@ -12,6 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from cutline.coordinator.questions import answered_as
 from cutline.errors import (
     BlobExists,
     Corrupt,
@@ -32,6 +33,7 @@ from cutline.storage.repair import rebuild_catalog
 from cutline.storage.retention import Policy
 from cutline.storage.tending import gc
 from tests.storage.cast import SYSTEM, Scene, lease_of, states
+from tests.storage.conformance_filling import outcome
 from tests.storage.faults import Counter, FaultyDisk, disk_full, ignore, io_error, make_faulty
 from tests.system.living import small_disk
 
@@ -414,6 +416,31 @@ def test_a_claim_is_recorded_at_the_source(source: Store, target: Store, tmp_pat
     with pytest.raises(Misuse, match="has no lineage"):
         claim_source(target, open_export(tmp_path / "e"))
     assert import_cut(target, open_export(tmp_path / "e"), claim=True).summary["imported"]["claimed"] is True
+
+
+def test_answers_that_come_after_the_export_go_with_the_claim(
+    source: Store, target: Store, tmp_path: Path
+) -> None:
+    """And on from there, where nobody ran the copy in between."""
+    exported_twice(source, tmp_path)
+    row = newest(source)
+    # By the time it is claimed; what was asked later is not the copy's.
+    late, other = (outcome(row.lineage, key, since, "person 1") for key, since in (("r:k", 1), ("r:l", 99)))
+    for each in (late, other):
+        source.catalog.settle(SYSTEM, each)
+    answers = claim_source(source, open_export(tmp_path / "e"))
+    assert answers == [late]
+    copy = import_cut(target, open_export(tmp_path / "e"), claim=True, answers=answers)
+    assert list(target.catalog.outcomes(copy.lineage, ["r:k", "r:l"])) == ["r:k"]
+    assert answered_as(copy) == [copy.lineage, row.lineage]
+    export_cut(target, copy, tmp_path / "g")
+    second = import_cut(source, open_export(tmp_path / "g"), name="second", claim=True)
+    assert answered_as(second) == [second.lineage, copy.lineage, row.lineage]
+    assert list(source.catalog.outcomes(second.lineage, ["r:k"])) == ["r:k"]
+    # Without a claim it is a fork, which asks anew.
+    third = import_cut(source, open_export(tmp_path / "g"), name="third", answers=answers)
+    assert answered_as(third) == [third.lineage]
+    assert source.catalog.outcomes(third.lineage, ["r:k"]) == {}
 
 
 def test_a_running_source_is_not_claimed(source: Store, tmp_path: Path) -> None:

@@ -166,6 +166,27 @@ def test_a_system_is_suspended_from_outside(tmp_path: Path) -> None:
 
 
 @thorough
+def test_an_answer_that_comes_after_the_export_is_not_lost(tmp_path: Path) -> None:
+    """The copy takes it along when it claims its source; so does a copy of the copy."""
+    with started(tmp_path) as system:
+        system.spawn("approver", Approver).ask.tell("go on?")
+        until(lambda: system.pending(), "the question")
+        suspended = system.suspend_when_waiting(60)
+    first, second, copy = (str(tmp_path / name) for name in ("store", "between", "copy"))
+    packed, again_packed = str(tmp_path / "packed"), str(tmp_path / "again")
+    verb("export", suspended.label, packed, "-s", first)
+    cutline.answer(first, suspended.questions[0].id, Verdict(True, "late"))
+    verb("import", packed, "-s", second, "--claim", "--source", first)
+    assert cutline.pending(second) == []
+    verb("export", suspended.label, again_packed, "-s", second)
+    verb("import", again_packed, "-s", copy, "--claim", "--source", second)
+    assert cutline.pending(copy) == []
+    with started(tmp_path, "copy") as system:
+        approver = system.spawn("approver", Approver)
+        comes_to(lambda: got(approver), [("go on?", Verdict(True, "late"))], "the answer")
+
+
+@thorough
 def test_timers_fire_once_whatever_the_clock_says(tmp_path: Path, moved: Path) -> None:
     with started(tmp_path) as system:
         approver = system.spawn("approver", Approver)

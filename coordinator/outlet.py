@@ -13,6 +13,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from cutline.barrier import Member
 from cutline.errors import CutlineError, OutputRefused
 from cutline.participant.output import CALL
 from cutline.participant.transport import Link
@@ -28,11 +29,19 @@ CLOSING = 2.0
 
 
 class Entry(NamedTuple):
-    """What a participant emitted up to that number; the checkpoint is the first that it was captured in."""
+    """What a participant emitted up to that number; the checkpoint is the first that it was captured in.
+
+    Who comes later under the same name has numbers of its own, from 1 on: so the birth is part of it.
+    """
 
     checkpoint: int
     participant: str
+    birth: int
     upto: int
+
+    @property
+    def member(self) -> Member:
+        return Member(self.participant, self.birth)
 
 
 class Outlet:
@@ -46,7 +55,7 @@ class Outlet:
         # The entry in hand, by participant the last number that ever was in an entry, and the round that an
         # answer must be of.
         self.current: Entry | None = None
-        self.queued: dict[str, int] = {}
+        self.queued: dict[Member, int] = {}
         self.round = 0
         self.asked_at = 0.0
         self.asked_link: Link | None = None
@@ -69,11 +78,16 @@ class Outlet:
 
     def add(self, entry: Entry) -> bool:
         """Whether it is news: something that was not among the entries before."""
-        if entry.upto <= self.queued.get(entry.participant, 0):
+        if entry.upto <= self.queued.get(entry.member, 0):
             return False
-        self.queued[entry.participant] = entry.upto
-        bisect.insort(self.entries, entry)
+        self.owe(entry)
         return True
+
+    def owe(self, entry: Entry) -> None:
+        """It may be the older part of one that is among the entries: it has its own place then."""
+        self.queued[entry.member] = max(entry.upto, self.queued.get(entry.member, 0))
+        if entry not in self.entries:
+            bisect.insort(self.entries, entry)
 
     def forget(self) -> None:
         """Everybody goes back: what is owed is said again afterwards. What is under way is written."""

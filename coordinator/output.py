@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from cutline.barrier import Member
 from cutline.errors import CutlineError, Fenced, OutputRefused, StorageError
 from cutline.storage.sinks import Origin, Record
 
@@ -41,6 +42,8 @@ class Outputs:
         # The epoch that the entries are of; who still has to say what is owed, and when he was asked.
         self.epoch = -1
         self.awaited: dict[str, float] = {}
+        # The newest checkpoint at that time, and what it says was emitted.
+        self.newest: tuple[int, Mapping[str, Mapping[str, int]]] = 0, {}
         self.horizon = 0
         self.known: dict[str, dict[Origin, int]] | None = None
         # Sinks that something waits for and the program does not name; people were told of them.
@@ -74,9 +77,13 @@ class Outputs:
     def committed(self, checkpoint: int, emits: Mapping[str, Mapping[str, int]]) -> None:
         """A checkpoint has committed in which participants had emitted so much for each sink."""
         for name, sinks in emits.items():
+            seat = self.c.roster.get(name)
+            if seat is None:
+                continue
             for sink, upto in sinks.items():
                 outlet = self._outlet(sink)
-                if outlet is not None and not outlet.add(Entry(checkpoint, name, upto)):
+                entry = Entry(checkpoint, seat.member.name, seat.member.birth, upto)
+                if outlet is not None and not outlet.add(entry):
                     self._say_done(outlet, name)
 
     def _outlet(self, sink: str) -> Outlet | None:
@@ -92,7 +99,7 @@ class Outputs:
             self.c.trigger.want_early()
             return
         if kind == "emit_owes":
-            self._owes(seat.member.name, doc["owed"])
+            self._owes(seat.member, doc["owed"])
             return
         outlet = self.outlets.get(doc["sink"])
         if outlet is None or outlet.phase != "asking" or doc["round"] != outlet.round:
@@ -102,14 +109,17 @@ class Outputs:
         else:
             self._have(outlet, seat, doc)
 
-    def _owes(self, name: str, owed: Mapping[str, list[list[int]]]) -> None:
-        if self.awaited.pop(name, None) is None:
+    def _owes(self, member: Member, owed: Mapping[str, list[list[int]]]) -> None:
+        if self.awaited.pop(member.name, None) is None:
             return
         for sink, pairs in owed.items():
             outlet = self._outlet(sink)
             if outlet is not None:
                 for checkpoint, upto in pairs:
-                    outlet.add(Entry(checkpoint, name, upto))
+                    outlet.owe(Entry(checkpoint, member.name, member.birth, upto))
+        # Who has not heard yet that the newest one has committed does not owe what that one holds.
+        newest, emits = self.newest
+        self.committed(newest, {name: sinks for name, sinks in emits.items() if name == member.name})
 
     def _have(self, outlet: Outlet, seat: Seat, doc: dict[str, Any]) -> None:
         name, birth = seat.member
@@ -202,8 +212,8 @@ class Outputs:
         row = getattr(c.recoverer, "row", None)
         if row is None and first:
             row = next(iter(c._rows("committed")[-1:]), None)
-        names = () if row is None else row.summary.get("emits", ())
-        self.awaited = {name: 0.0 for name in names if c.roster.get(name) is not None}
+        self.newest = (0, {}) if row is None else (row.checkpoint, row.summary.get("emits", {}))
+        self.awaited = {name: 0.0 for name in self.newest[1] if c.roster.get(name) is not None}
 
     def _await(self, now: float) -> None:
         for name, asked_at in list(self.awaited.items()):
@@ -230,7 +240,7 @@ class Outputs:
     def _is_unheard(self, outlet: Outlet) -> bool:
         """Who is busy answers later, and need not do so several times; a function was perhaps busy."""
         entry = outlet.current
-        seat = self.c.roster.get(entry.participant) if entry is not None else None
+        seat = self._seat_of(entry) if entry is not None else None
         return outlet.is_function or seat is None or seat.link is not outlet.asked_link
 
     def _may_publish(self, outlet: Outlet) -> bool:
@@ -251,7 +261,7 @@ class Outputs:
     def _next(self, outlet: Outlet, now: float) -> None:
         while outlet.entries:
             entry = outlet.entries[0]
-            if self.c.roster.get(entry.participant) is not None:
+            if self._seat_of(entry) is not None:
                 break
             # It has left, and does not do so before all of it is published.
             outlet.entries.pop(0)
@@ -261,12 +271,21 @@ class Outputs:
             outlet.current = entry
             self._ask(outlet, now)
 
+    def _seat_of(self, entry: Entry) -> Seat | None:
+        seat = self.c.roster.get(entry.participant)
+        return seat if seat is not None and seat.member == entry.member else None
+
     def _ask(self, outlet: Outlet, now: float) -> None:
         entry = outlet.current
         assert entry is not None
         outlet.phase, outlet.asked_at, outlet.asked_link = "asking", now, None
-        seat = self.c.roster.get(entry.participant)
-        if seat is None or seat.phase != "running" or seat.link is None:
+        seat = self._seat_of(entry)
+        if seat is None:
+            # It has left meanwhile; that nothing was left to publish is all it could have said.
+            outlet.finish()
+            outlet.phase = "idle"
+            return
+        if seat.phase != "running" or seat.link is None:
             return
         outlet.asked_link = seat.link
         outlet.round += 1

@@ -133,6 +133,12 @@ class AsyncCall:
         self.requests.append(Request(number, target, digest))
         return number, True
 
+    def repeats(self, target: str) -> bool:
+        """Whether a re-run is at a request that went there the first time; that counts as made again then."""
+        again = self.made < len(self.requests) and self.requests[self.made].target == target
+        self.made += again
+        return again
+
     def start(self, coroutine: Coroutine[Any, Any, Any]) -> None:
         """Runs the handler to its first suspension, or its end."""
 

@@ -101,6 +101,9 @@ class Output:
 
     def add(self, desk: Desk, sink: str, value: Any) -> None:
         """See `emit`. What a re-run emits that was emitted before is not news."""
+        if sink not in self.sinks and desk.active is not None and desk.active.repeats(WORLD):
+            # This program names it no more; what was emitted is kept, and the handler goes on from there.
+            return
         body, said = self._body(sink, value)
         if desk.active is not None and not desk.numbered(WORLD, EMIT, sink, said)[1]:
             return

@@ -154,6 +154,65 @@ def test_after_a_recovery_nothing_goes_on_before_everybody_has_said_what_is_owed
     assert not city.c.output.outlets["lines"].entries
 
 
+def reborn(city: City, who: str) -> None:
+    """It has left, and somebody else has its name."""
+    seat = city.c.roster.seats[who]
+    seat.member = seat.member._replace(birth=seat.member.birth + 50)
+
+
+def test_who_comes_under_the_name_of_one_that_has_left_counts_anew(city: City, tmp_path: Path) -> None:
+    cut(city, a={"lines": 3})
+    have(city, "a", 1, 2, 3)
+    reborn(city, "a")
+    cut(city, a={"lines": 1})
+    assert (wanted(city, "a")["upto"], wanted(city, "a")["after"]) == (1, {})
+    have(city, "a", 1)
+    assert lines(tmp_path) == ["a 1", "a 2", "a 3", "a 1"]
+
+
+@pytest.mark.parametrize("asked", [False, True])
+def test_who_has_left_has_nothing_to_say_and_keeps_nobody_waiting(
+    city: City, tmp_path: Path, asked: bool
+) -> None:
+    """Neither does another one under its name give what no checkpoint holds."""
+    if not asked:
+        city.c.output.outlets["lines"].again_at = city.c.now() + 5.0
+    cut(city, a={"lines": 2}, b={"lines": 1})
+    assert silent(city, "a") is not asked
+    city.lines["a"].heard.clear()
+    reborn(city, "a")
+    for _ in range(2):
+        city.step(10 * module.ASK_AGAIN)
+    assert silent(city, "a")
+    have(city, "b", 1)
+    assert lines(tmp_path) == ["b 1"] and not city.c.output.outlets["lines"].entries
+
+
+def test_what_is_owed_of_an_older_checkpoint_keeps_its_place(city: City, tmp_path: Path) -> None:
+    """Also where another checkpoint commits before all have said what they owe."""
+    older = cut(city, a={"lines": 2}, b={"lines": 2})
+    recover(city, "b")
+    newest = cut(city, a={"lines": 3}, b={"lines": 3})
+    city.say("a", "emit_owes", owed={"lines": [[older, 2], [newest, 3]]})
+    city.say("b", "emit_owes", owed={"lines": [[older, 2]]})
+    for who, number in (("a", 2), ("b", 2), ("a", 3), ("b", 3)):
+        assert wanted(city, who)["upto"] == number
+        have(city, who, number)
+    assert lines(tmp_path) == ["a 2", "b 2", "a 3", "b 3"]
+
+
+def test_who_has_not_heard_of_the_newest_commit_is_asked_for_what_it_holds(
+    city: City, tmp_path: Path
+) -> None:
+    """The coordinator died between the row and its announcement."""
+    cut(city, a={"lines": 2})
+    recover(city, "b")
+    city.say("a", "emit_owes", owed={})
+    assert wanted(city, "a")["upto"] == 2
+    have(city, "a", 1, 2)
+    assert lines(tmp_path) == ["a 1", "a 2"]
+
+
 def recover(city: City, who: str) -> None:
     for line in city.lines.values():
         line.heard.clear()

@@ -145,6 +145,27 @@ def test_a_handler_that_is_run_again_emits_nothing_twice(sink: str, value: Any) 
             undo()
 
 
+def test_a_program_that_names_a_sink_no_more_ends_no_handler_that_has_emitted() -> None:
+    with benched() as bench:
+        bench.ask(1, "twice", "lines", "first", "second")
+        bench.desk.output.captured(1)
+        doc = msgpack.unpackb(msgpack.packb(desk_to_doc(bench.desk)), strict_map_key=False)
+    other = Bench(Clerk)
+    other.desk.output = Output({}, "line", ME)
+    undo = bound_port(other.desk, thread_only=True)
+    try:
+        load_desk(other.desk, doc)
+        rerun(other.desk)
+        assert other.answers_out() == {} and numbers(other.desk.output) == [(1, 1)]
+        # What comes after that is new, and refused.
+        other.answer(next(iter(other.desk.asks)), None)
+        other.desk.drain()
+        other.collect()
+        assert isinstance(other.answers_out()[1], Misuse)
+    finally:
+        undo()
+
+
 def test_values_that_cannot_be_emitted() -> None:
     with benched() as bench:
         desk = bench.desk

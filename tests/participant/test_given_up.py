@@ -1,0 +1,84 @@
+"""Handlers that give up what they wait for, or are refused what they ask: a re-run goes the same way."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from contextlib import suppress
+from typing import Any
+
+import pytest
+
+import cutline
+from cutline.errors import Misuse
+from cutline.participant.person import asked_of
+from tests.participant.desks import Bench
+from tests.participant.test_people import Asker, answered, bound
+
+
+class Waiting(Asker):
+    """Gives up whatever it waits for after 5 s, and goes on."""
+
+    async def wait_for(self, what: str) -> str:
+        with suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(self._awaited(what), 5)
+        await asyncio.sleep(100)
+        return "gave up"
+
+    async def _awaited(self, what: str) -> Any:
+        if what == "a person":
+            return await cutline.ask_person("quick?", bool)
+        if what == "a timer":
+            return await cutline.sleep(20)
+        if what == "an effect":
+            return await cutline.effect(len, "text")
+        return await self.peer.slow.remote()  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("what", ["a person", "a timer", "an effect", "a peer"])
+@pytest.mark.parametrize("late", [False, True])
+def test_what_was_given_up_is_given_up_in_a_re_run(what: str, late: bool) -> None:
+    """By then nobody has the question any more, or its answer, which came too late."""
+    bench = Bench(Waiting)
+    with bound(bench):
+        bench.ask(1, "wait_for", what)
+        bench.tick(5)
+        (number,) = bench.desk.asks
+        if late:
+            bench.desk.effects.pop(number, None)
+            bench.desk.timers.pop(number, None)
+            bench.desk.answered(number, True, [True])
+        gc.collect()
+    for _ in range(2):
+        bench = bench.restored()
+        assert bench.answers_out() == {} and len(bench.desk.calls) == 1
+    with bound(bench):
+        bench.tick(100)
+        assert bench.answers_out() == {1: "gave up"}
+
+
+class Careful(Asker):
+    """Asks something else where a question is refused."""
+
+    async def carefully(self, question: str, schema: Any) -> Any:
+        try:
+            ref = cutline.ask_person(question, schema)
+        except (Misuse, ValueError, OverflowError):
+            ref = cutline.ask_person("in short?", bool)
+        return await ref
+
+
+@pytest.mark.parametrize(
+    ("question", "schema"),
+    [("q" * 70_000, bool), ("\ud800", bool), ("q", {"minimum": 1 << 70}), ("q", {"enum": ["x" * 70_000]})],
+)
+def test_what_was_refused_is_refused_in_a_re_run(question: str, schema: Any) -> None:
+    bench = Bench(Careful)
+    with bound(bench):
+        bench.ask(1, "carefully", question, schema)
+        (request,) = bench.desk.effects.values()
+        assert asked_of(request).text == "in short?"
+    other = bench.restored()
+    with bound(other):
+        answered(other, request.number, True)
+        assert other.answers_out() == {1: True}

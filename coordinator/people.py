@@ -11,7 +11,7 @@ import json
 import os
 import secrets
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import msgpack
@@ -38,7 +38,7 @@ from cutline.storage.effects import PERSON, EffectRow
 from cutline.storage.importing import claimed_by
 
 from .effect_rows import requests_of
-from .questions import answered_as, outcome_row
+from .questions import answered_as, given_before, names_before, outcome_row
 
 __all__ = ("Question", "answer", "answered", "asked", "pending")
 
@@ -180,7 +180,18 @@ def _open_in(store: Store, row: CheckpointRow, lineage: str) -> list[_Open]:
         )
         for me, request, since in found
     ]
+    made = _with_given_before(store, row.system, lineage, made)
     return sorted(made, key=lambda each: (each.since, each.me.name, each.request.number))
+
+
+def _with_given_before(store: Store, system: str, lineage: str, made: list[_Open]) -> list[_Open]:
+    """Who runs an opened copy takes over what the copy was answered; he may not have come to that yet."""
+    rest = [(each.me, each.request) for each in made if each.outcome is None]
+    if not rest:
+        return made
+    origin = next((line.origin for line in store.catalog.lineages(system) if line.lineage == lineage), None)
+    given = given_before(store.catalog, names_before(store.catalog, system, origin), rest)
+    return [replace(each, outcome=each.outcome or given.get(each.request.key)) for each in made]
 
 
 # -- answers -----------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ second.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgpack
@@ -19,7 +19,7 @@ from cutline.errors import DeadlinePassed, StorageError
 from cutline.participant.effect_request import EffectRequest, rekeyed
 from cutline.participant.messages import pack_error
 from cutline.participant.person import asked_of
-from cutline.storage.catalog import CheckpointRow
+from cutline.storage.catalog import Catalog, CheckpointRow, Place
 from cutline.storage.collect import MADE_WHOLE
 from cutline.storage.effects import RECORDED, EffectRow, State, Verdict
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from .effects import Effects
     from .runner import Coordinator
 
-__all__ = ("Questions", "outcome_row")
+__all__ = ("Questions", "answered_as", "given_before", "names_before", "outcome_row")
 
 # Seconds between two looks for outcomes.
 POLL = 0.5
@@ -82,6 +82,25 @@ def answered_as(row: CheckpointRow) -> list[str]:
     return [row.lineage, *claimed]
 
 
+def names_before(catalog: Catalog, system: str, origin: Place | None) -> list[str]:
+    """The lineages by whose keys a copy has answers, which a lineage of that origin has opened.
+
+    Answers were given to a copy before it was opened: nobody but who opens it can have been meant.
+    """
+    if origin is None or not origin[0].startswith(MADE_WHOLE):
+        return []
+    return answered_as(catalog.find(system, f"{origin[0]}/{origin[1]}"))
+
+
+def given_before(
+    catalog: Catalog, names: Sequence[str], asked: Iterable[tuple[Member, EffectRequest]]
+) -> dict[str, EffectRow]:
+    """By the keys that questions have now, what a copy has for an outcome of them; see `names_before`."""
+    theirs = {rekeyed(request, name, me).key: request.key for me, request in asked for name in names}
+    found = catalog.outcomes(names[0], list(theirs)) if theirs else {}
+    return {theirs[key]: row for key, row in found.items()}
+
+
 class Questions:
     """See the module's head."""
 
@@ -93,6 +112,8 @@ class Questions:
         # The newest checkpoint that one of them was asked in, until the catalog knows of it.
         self.shown = 0
         self.look_at = 0.0
+        # See `names_before`.
+        self.copied: list[str] | None = None
 
     def watch(self, seat: Seat, doc: dict[str, Any]) -> None:
         """A committed checkpoint holds a question."""
@@ -138,23 +159,17 @@ class Questions:
         return found
 
     def _given_before(self, asked: list[tuple[Seat, EffectRequest]]) -> Iterable[EffectRow]:
-        """Answers that were given to a copy before it was opened: nobody else could have been meant."""
         c = self.c
-        if c.origin is None or not c.origin[0].startswith(MADE_WHOLE):
-            return
-        before = c.origin[0]
-        cut = c.catalog.find(c.settings.system, f"{before}/{c.origin[1]}")
-        theirs = {
-            rekeyed(request, name, seat.member).key: (seat, request)
-            for seat, request in asked
-            for name in answered_as(cut)
-        }
-        for key, row in c.catalog.outcomes(before, list(theirs)).items():
-            seat, request = theirs[key]
-            answer = msgpack.unpackb(row.answer or b"")
-            yield outcome_row(
-                c.lineage, seat.member, request, request.since, row.state, answer, row.by, c.wall()
-            )
+        if self.copied is None:
+            self.copied = names_before(c.catalog, c.settings.system, c.origin)
+        given = given_before(c.catalog, self.copied, [(seat.member, request) for seat, request in asked])
+        for seat, request in asked:
+            row = given.get(request.key)
+            if row is not None:
+                answer = msgpack.unpackb(row.answer or b"")
+                yield outcome_row(
+                    c.lineage, seat.member, request, request.since, row.state, answer, row.by, c.wall()
+                )
 
     def _of_the_origin(self, asked: list[tuple[Seat, EffectRequest]]) -> Iterable[EffectRow]:
         """In a fork that gets its origin's outcomes: what people have answered there."""

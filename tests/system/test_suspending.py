@@ -12,9 +12,20 @@ import pytest
 from typer.testing import CliRunner
 
 import cutline
+from cutline.coordinator.begin import lineage_to_run
 from cutline.coordinator.cli import app
-from cutline.errors import DuplicateLabel, Misuse, StoreInUse, SystemStopped
+from cutline.coordinator.people import asked
+from cutline.errors import (
+    DuplicateLabel,
+    Misuse,
+    QuestionAnswered,
+    QuestionUnknown,
+    StoreInUse,
+    SystemStopped,
+)
 from cutline.participant.clock import CLOCK
+from cutline.storage import open_store
+from cutline.storage.owners import Owner
 from tests.system.approvals import Approver, Verdict, thorough
 from tests.system.living import MARK, again, comes_to, kill, marked, until
 
@@ -64,6 +75,15 @@ def gated(folder: Path, topics: list[str], gate: Any) -> dict[str, Any]:
         return {"printer": sorted(got(printer)), "writer": sorted(got(writer), key=str)}
 
 
+def open_and_die(folder: str) -> None:
+    """A lineage goes on from what was imported, and has no checkpoint of its own."""
+    spec = {"take_over": False, "restore": None, "fresh": False, "effects": None}
+    with open_store(folder, create=False) as store:
+        lease = store.catalog.acquire_lease("default", Owner.here("a test"), 60.0, time.time())
+        lineage_to_run(store, lease, "default", spec)
+        store.catalog.release_lease(lease)
+
+
 def said(topic: str) -> Verdict:
     return Verdict("tea" in topic, f"about {topic[:20]}")
 
@@ -98,6 +118,19 @@ def test_a_gate_of_a_month_changes_nothing(tmp_path: Path, moved: Path) -> None:
         for question in here:
             cutline.answer(copy, question.id, said(question.text))
         assert cutline.pending(copy) == [] and not marked(os.environ[MARK])
+        # Who opened it has died before he did anything: nothing is asked again.
+        open_and_die(copy)
+        assert cutline.pending(copy) == []
+        again_asked = cutline.pending(copy, "newest")
+        for question in again_asked:
+            with pytest.raises(QuestionUnknown):
+                cutline.answer(copy, question.id, said("no"))
+        with open_store(copy, create=False) as there:
+            ids = [each.id for each in asked(there, "default")]
+        assert len(ids) == len(topics) and not {each.id for each in again_asked} & set(ids)
+        for identity in ids:
+            with pytest.raises(QuestionAnswered):
+                cutline.answer(copy, identity, said("no"))
 
     folder = tmp_path / "gated"
     folder.mkdir()

@@ -4,6 +4,10 @@
 PYTHON ?=
 VENV := .venv
 BIN := $(VENV)/bin
+PEERS := .venv-peers
+FLINK := .venv-flink
+BENCH = $(if $(wildcard $(FLINK)/bin/python),CUTLINE_BENCH_FLINK=$(FLINK)/bin/python) $(if $(wildcard \
+  $(PEERS)/.stamp),$(PEERS),$(VENV))/bin/python
 STAMP := $(VENV)/.stamp
 CANDIDATES := $(or $(PYTHON),python3 python3.13 python3.12 python3.11 python3.10)
 USABLE := import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 10))
@@ -125,15 +129,30 @@ demo-agents: $(STAMP)
 # Every row, under an hour on 2 cores, and a report with pictures in bench/results. Rows of peers that are not
 # installed are named there.
 bench: $(STAMP)
-	$(BIN)/python -m bench --micro --report bench/results
+	$(BENCH) -m bench --micro --report bench/results
 
 # The same with smaller sizes and without what takes long: under ten minutes on 2 cores.
 bench-quick: $(STAMP)
-	$(BIN)/python -m bench --quick --micro --report bench/results
+	$(BENCH) -m bench --quick --micro --report bench/results
 
 # What each message and each checkpoint goes through, part by part: half a minute.
 bench-micro: $(STAMP)
 	$(BIN)/python -m pytest -q bench/micro --benchmark-columns=median,iqr,rounds
+
+# The peers that rows are measured against, in an environment of their own that `make bench` uses from then on, and
+# the rows named peers_...: a quarter of an hour, downloads not counted. Apache Flink has one more; it needs `java`.
+.PHONY: bench-peers
+bench-peers: $(PEERS)/.stamp
+	-$(PEERS)/bin/python -m venv $(FLINK)
+	-$(FLINK)/bin/python -m pip install -qq --disable-pip-version-check -r requirements-bench-flink.txt
+	CUTLINE_BENCH_FLINK=$(FLINK)/bin/python $(PEERS)/bin/python -m bench --only \
+	  $$(ls bench/bench_peers_*.py | sed 's,.*/bench_,,; s,\.py$$,,' | paste -sd,)
+
+$(PEERS)/.stamp: $(STAMP) requirements-bench.txt
+	$(BIN)/python -m venv $(PEERS)
+	$(PEERS)/bin/python -m pip install -qq --disable-pip-version-check -r requirements-dev.txt -r requirements-bench.txt
+	$(PEERS)/bin/python -m pip install -qq --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@touch $@
 
 # The stamp is written last, so an interrupted set-up starts over; a whole environment is kept and brought up
 # to date, a broken one or one of too old a Python is made anew.
@@ -158,5 +177,5 @@ $(STAMP): requirements-dev.txt pyproject.toml
 	@touch $(STAMP)
 
 clean:
-	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks
+	rm -rf $(VENV) $(PEERS) $(FLINK) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

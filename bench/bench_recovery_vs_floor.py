@@ -31,7 +31,7 @@ from bench.ray_peers import Echo, local_ray, restart_seconds
 from bench.row import Row, interleave
 from cutline.errors import RolledBack
 
-__all__ = ("Ballast", "measure")
+__all__ = ("Ballast", "Crew", "measure", "rested")
 
 _PATIENCE = 120.0
 # Seconds that a spare takes to be there again, and Ray's pool of workers.
@@ -53,7 +53,9 @@ class Ballast:
         return int(xxh3_64_intdigest(self.held.data))
 
 
-class _Crew:
+class Crew:
+    """Four of them in a system, and one recovery after the other."""
+
     def __init__(self, folder: str, size: int, runtime: str, spares: int) -> None:
         self.victim = 0
         self.system = cutline.start(
@@ -87,9 +89,26 @@ class _Crew:
         for each in self.crew:
             self._ask(each.pid)
         taken = time.monotonic() - began
-        if [self._ask(each.digest) for each in self.crew] != self.digests:
-            raise AssertionError(f"after the loss of {lost!r} the arrays hold something else")
+        self._check(f"the loss of {lost!r}")
         return taken
+
+    def recovery_of_all(self) -> float:
+        """Seconds from the kill of all four until all have answered after it."""
+        before = [self._ask(each.pid) for each in self.crew]
+        began = time.monotonic()
+        for pid in before:
+            os.kill(pid, signal.SIGKILL)
+        for each in self.crew:
+            while self._ask(each.pid) in before:
+                if time.monotonic() - began > _PATIENCE:
+                    raise TimeoutError(f"no new process answers for {each!r}")
+        taken = time.monotonic() - began
+        self._check("the loss of all")
+        return taken
+
+    def _check(self, after: str) -> None:
+        if [self._ask(each.digest) for each in self.crew] != self.digests:
+            raise AssertionError(f"after {after} the arrays hold something else")
 
     def reading(self) -> float:
         """Seconds to read the files of the lost one's image into fresh memory."""
@@ -108,12 +127,12 @@ def measure(*, rounds: int = 8, size: int = 256 << 20, rest: float = _REST) -> R
     with tempfile.TemporaryDirectory(prefix="cutline-bench-") as folder, local_ray():
         plain: Any = ray.remote(Echo)
         actor = plain.options(max_restarts=-1, max_task_retries=-1).remote()
-        crew = _Crew(folder, size, "ray", spares=1)
+        crew = Crew(folder, size, "ray", spares=1)
         try:
             ours, baseline = interleave(
                 rounds,
-                lambda: _rested(rest, crew.recovery),
-                lambda: _rested(rest, lambda: restart_seconds(actor)) + crew.reading(),
+                lambda: rested(rest, crew.recovery),
+                lambda: rested(rest, lambda: restart_seconds(actor)) + crew.reading(),
             )
         finally:
             crew.system.stop(checkpoint=False)
@@ -133,13 +152,14 @@ def measure(*, rounds: int = 8, size: int = 256 << 20, rest: float = _REST) -> R
 def _without_spares(folder: str, rounds: int, size: int, rest: float) -> str:
     if not rounds:
         return ""
-    bare = _Crew(folder, size, "ray", spares=0)
+    bare = Crew(folder, size, "ray", spares=0)
     try:
-        return f"; {median([_rested(rest, bare.recovery) for _ in range(rounds)]):.2f} s without a spare host"
+        return f"; {median([rested(rest, bare.recovery) for _ in range(rounds)]):.2f} s without a spare host"
     finally:
         bare.system.stop(checkpoint=False)
 
 
-def _rested(seconds: float, side: Callable[[], float]) -> float:
+def rested(seconds: float, side: Callable[[], float]) -> float:
+    """What a side gives after some seconds in which nothing happens."""
     time.sleep(seconds)
     return side()

@@ -20,7 +20,7 @@ from typing import Any
 import cutline
 from bench.row import Row
 
-__all__ = ("Agent", "measure")
+__all__ = ("Agent", "answer_of", "measure")
 
 _TEXT = "checkpoint agent tool answer the of plan search result maybe done next " * 3
 
@@ -28,7 +28,7 @@ _TEXT = "checkpoint agent tool answer the of plan search result maybe done next 
 _calls = itertools.count()
 
 
-def _answer(number: int) -> dict[str, Any]:
+def answer_of(number: int) -> dict[str, Any]:
     """A model's answer, which takes no time; how often it was asked for in this process is counted."""
     next(_calls)
     return {"role": "assistant", "content": f"{_TEXT}{number}", "number": number}
@@ -54,7 +54,7 @@ class Agent:
         """So many durable steps; the seconds they took."""
         began = time.perf_counter()
         for number in range(first, first + count):
-            self.log.step(_answer, number)
+            self.log.step(answer_of, number)
         return time.perf_counter() - began
 
     def appends(self, path: str, records: list[bytes]) -> float:

@@ -57,33 +57,42 @@ class _Taker:
         if self.count == self.goal:
             self.ended = time.monotonic()
 
+    def take_all(self, payloads: list[bytes]) -> None:
+        for payload in payloads:
+            self.take(payload)
+
     def report(self) -> tuple[int, int, float]:
         return self.count, self.bytes, self.ended
 
 
 class _Giver:
-    """Sends each message as one Ray call, and waits for none of them."""
+    """Sends each message as one Ray call, or ``batch`` of them in one, and waits for none."""
 
-    def __init__(self, to: Any, size: int) -> None:
+    def __init__(self, to: Any, size: int, batch: int) -> None:
         self.to = to
         self.payload = bytes(size)
+        self.batch = batch
 
     def start(self, messages: int) -> float:
         began = time.monotonic()
-        for _ in range(messages):
-            self.to.take.remote(self.payload)
+        if self.batch == 1:
+            for _ in range(messages):
+                self.to.take.remote(self.payload)
+        else:
+            for first in range(0, messages, self.batch):
+                self.to.take_all.remote([self.payload] * min(self.batch, messages - first))
         return began
 
 
 class PlainPair:
     """Two plain Ray actors, one of which calls the other."""
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, size: int, *, batch: int = 1) -> None:
         self.size = size
         taker: Any = ray.remote(_Taker)
         giver: Any = ray.remote(_Giver)
         self.taker = taker.remote()
-        self.giver = giver.remote(self.taker, size)
+        self.giver = giver.remote(self.taker, size, batch)
 
     def rate(self, messages: int) -> float:
         """Messages a second, from the sender's first call to the receiver's last."""

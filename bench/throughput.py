@@ -20,7 +20,7 @@ import numpy as np
 import cutline
 from bench.row import Row
 
-__all__ = ("Keeper", "measure_at")
+__all__ = ("Keeper", "Trigger", "measure_at")
 
 PAGE = 4096
 TEXT = 2000
@@ -75,7 +75,7 @@ def _message(number: int, random: np.random.Generator) -> dict[str, Any]:
     return {"role": "user" if number % 2 else "model", "id": number, "text": text * (TEXT // len(text))}
 
 
-class _Trigger:
+class Trigger:
     """Checkpoints at a rate, in a thread of its own, while `wanted` is set."""
 
     def __init__(self, system: cutline.System, per_second: float) -> None:
@@ -128,7 +128,7 @@ def measure_at(
             keeper.start.options(durable=False).remote().result(timeout=60)
             for _ in range(3):
                 system.checkpoint()
-            trigger = _Trigger(system, per_second)
+            trigger = Trigger(system, per_second)
             for number in range(2 * rounds):
                 measured = (number + number // 2) % 2 == 0
                 (trigger.wanted.set if measured else trigger.wanted.clear)()

@@ -64,6 +64,15 @@ class Postgres:
         who = f"{user or self.user}:{quoted}"
         return f"postgresql://{who}@127.0.0.1:{port or self.port}/postgres?schema={schema}"
 
+    def database(self, name: str) -> str:
+        """Makes a database of its own; a URL for any client."""
+        import psycopg
+
+        url = self.url("").partition("/postgres?")[0]
+        with psycopg.connect(f"{url}/postgres", autocommit=True) as connection:
+            connection.execute(f'CREATE DATABASE "{name}"'.encode())
+        return f"{url}/{name}"
+
 
 @dataclass(frozen=True)
 class S3:
@@ -135,13 +144,17 @@ def _free_ports(count: int) -> list[int]:
 
 
 @contextlib.contextmanager
-def a_postgres() -> Iterator[Postgres]:
-    """PostgreSQL, with a password that has to be quoted in a URL. Raises LookupError without one here."""
+def a_postgres(*, durable: bool = False) -> Iterator[Postgres]:
+    """PostgreSQL, with a password that has to be quoted in a URL. Raises LookupError without one here.
+
+    ``durable``: what is committed is on the disk. The tests cut no power: what the server has written to the
+    kernel is not lost with the server.
+    """
     binaries = _postgres_binaries()
     if binaries is None:
         raise LookupError("no PostgreSQL server here (Debian's package postgresql)")
     with contextlib.ExitStack() as stack:
-        yield _started(stack, lambda: _cluster(binaries))
+        yield _started(stack, lambda: _cluster(binaries, durable))
 
 
 def _postgres_binaries() -> Path | None:
@@ -176,7 +189,7 @@ def _started(stack: contextlib.ExitStack, start: Callable[[], contextlib.Abstrac
 
 
 @contextlib.contextmanager
-def _cluster(binaries: Path) -> Iterator[Postgres]:
+def _cluster(binaries: Path, durable: bool) -> Iterator[Postgres]:
     user = pwd.getpwnam("nobody").pw_uid if os.geteuid() == 0 else 0
     with _private_folder(user) as folder:
         secret = folder / "password"
@@ -202,8 +215,8 @@ def _cluster(binaries: Path) -> Iterator[Postgres]:
         )
         assert made.returncode == 0, made.stdout + made.stderr
         (port,) = _free_ports(1)
-        # No power is cut here: what the server has written to the kernel is not lost with the server.
-        options = ["-c", "fsync=off", "-c", "listen_addresses=127.0.0.1", "-c", f"port={port}"]
+        options = ["-c", f"fsync={'on' if durable else 'off'}", "-c", "listen_addresses=127.0.0.1"]
+        options += ["-c", f"port={port}"]
         options += ["-c", f"unix_socket_directories={folder}", "-c", "max_connections=60"]
         with _running([binaries / "postgres", "-D", data, *options], folder, user) as process:
             _await(lambda: _accepts(port), process, folder)

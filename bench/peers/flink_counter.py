@@ -1,0 +1,77 @@
+"""A counter by key in Apache Flink: a streaming SQL query in a cluster inside one JVM, state on the heap.
+
+Counts are checked in a small job, whose results are collected; what is timed goes to Flink's sink of nothing,
+since collecting costs more than counting. The time is that which Flink itself gives for the job, so that the
+start of its cluster is not in it. This module runs in an interpreter of its own, which has apache-flink and
+nothing of ours.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from bench.peers.child import Absent, serve
+
+__all__ = ("open_counter",)
+
+_SOURCE = """CREATE TEMPORARY TABLE {name} (n BIGINT) WITH ('connector' = 'datagen',
+  'rows-per-second' = '1000000000', 'fields.n.kind' = 'sequence',
+  'fields.n.start' = '0', 'fields.n.end' = '{last}')"""
+_SINK = "CREATE TEMPORARY TABLE nothing (k BIGINT, c BIGINT) WITH ('connector' = 'blackhole')"
+_COUNT = "SELECT MOD(n, {keys}) AS k, COUNT(*) AS c FROM {name} GROUP BY MOD(n, {keys})"
+
+
+def _environment(interval: float, folder: str) -> Any:
+    from pyflink.common import Configuration
+    from pyflink.table import EnvironmentSettings, TableEnvironment
+
+    settings = Configuration()
+    settings.set_string("parallelism.default", "1")
+    if interval:
+        settings.set_string("execution.checkpointing.interval", f"{round(interval * 1000)} ms")
+        settings.set_string("execution.checkpointing.dir", f"file://{folder}")
+    built = EnvironmentSettings.new_instance().in_streaming_mode().with_configuration(settings).build()
+    return TableEnvironment.create(built)
+
+
+def _job(events: int, keys: int, interval: float) -> float:
+    """Seconds of one job, as Flink counts them."""
+    with tempfile.TemporaryDirectory(prefix="cutline-bench-") as folder:
+        tables = _environment(interval, folder)
+        tables.execute_sql(_SOURCE.format(name="events", last=events - 1))
+        tables.execute_sql(_SINK)
+        query = _COUNT.format(name="events", keys=keys)
+        client = tables.execute_sql(f"INSERT INTO nothing {query}").get_job_client()
+        return float(client.get_job_execution_result().result().get_net_runtime()) / 1000
+
+
+def _check(interval: float) -> None:
+    events, keys = 2007, 10
+    with tempfile.TemporaryDirectory(prefix="cutline-bench-") as folder:
+        tables = _environment(interval, folder)
+        tables.execute_sql(_SOURCE.format(name="events", last=events - 1))
+        latest: dict[int, int] = {}
+        with tables.execute_sql(_COUNT.format(name="events", keys=keys)).collect() as rows:
+            for row in rows:
+                latest[row[0]] = max(row[1], latest.get(row[0], 0))
+    if latest != {key: len(range(key, events, keys)) for key in range(keys)}:
+        raise AssertionError(f"Flink counted {latest} of {events} events")
+
+
+@contextmanager
+def open_counter() -> Iterator[Callable[..., dict[str, Any]]]:
+    """Answers with events a second."""
+    import pyflink.table  # noqa: F401
+
+    if shutil.which("java") is None:
+        raise Absent("Flink needs a Java runtime, and there is none here (Debian's package default-jre)")
+    _check(0.1)
+    yield lambda events, keys, interval: {"rate": events / _job(events, keys, interval)}
+
+
+if __name__ == "__main__":
+    serve(open_counter)

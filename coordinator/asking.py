@@ -20,12 +20,11 @@ class Asking(ABC):
     """See the module's head."""
 
     name: str
-    lineage: str
     store: Store
 
     @abstractmethod
-    def _suspend(self, label: str) -> int:
-        """Takes a savepoint and ends the system; the savepoint's id."""
+    def _suspend(self, label: str) -> Suspended:
+        """Takes a savepoint and ends the system."""
 
     @abstractmethod
     def _request(self, what: str, timeout: float | None = None, **fields: Any) -> Any:
@@ -79,9 +78,7 @@ class Asking(ABC):
         """
         taken = [row.label for row in self.checkpoints()]
         chosen = free_label(taken) if label is None else label
-        checkpoint = self._suspend(chosen)
-        row = self.store.catalog.find(self.name, str(checkpoint), self.lineage)
-        return Suspended(checkpoint, chosen, tuple(self.pending()), row.summary["waits"]["timer"])
+        return self._suspend(chosen)
 
     def suspend_when_waiting(
         self, timeout: float | None = None, *, sooner: float = SOONER, label: str | None = None

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import secrets
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
@@ -20,6 +21,7 @@ from cutline.barrier import Member
 from cutline.errors import (
     AnswerTooLate,
     AnswerUnfit,
+    BelowHorizon,
     CheckpointNotFound,
     Misuse,
     QuestionAnswered,
@@ -41,6 +43,10 @@ from .effect_rows import requests_of
 from .questions import answered_as, given_before, names_before, outcome_row
 
 __all__ = ("Question", "answer", "answered", "asked", "pending")
+
+
+# How often the catalog is looked at while it changes, and the seconds between.
+_LOOKS, _PAUSE = 20, 0.05
 
 
 @dataclass(frozen=True)
@@ -158,10 +164,18 @@ def _place(store: Store, system: str, point: str | None) -> tuple[CheckpointRow 
 
 def _current(store: Store, system: str, lineage: str) -> CheckpointRow | None:
     """What the lineage would go on from; None: nothing was ever committed."""
-    try:
-        return store.recovery_cut(system, lineage, deep=False, damage=[])
-    except CheckpointNotFound:
-        return None
+    for left in range(_LOOKS, 0, -1):
+        damage: list[StorageError] = []
+        try:
+            return store.recovery_cut(system, lineage, deep=False, damage=damage)
+        except CheckpointNotFound:
+            return None
+        except BelowHorizon:
+            # With nothing damaged, one was committed between the look for it and that for the horizon.
+            if damage or left == 1:
+                raise
+            time.sleep(_PAUSE)
+    raise AssertionError("the last look has returned or raised")
 
 
 def _open_in(store: Store, row: CheckpointRow, lineage: str) -> list[_Open]:

@@ -13,10 +13,11 @@ from typing import Any, NamedTuple
 
 from cutline.errors import CheckpointAborted, RolledBack
 from cutline.participant.clock import wall
+from cutline.storage import Store
 
-from .people import Question
+from .people import Question, asked
 
-__all__ = ("SOONER", "Suspended", "free_label", "wait_until_still")
+__all__ = ("SOONER", "Suspended", "free_label", "suspended_at", "wait_until_still")
 
 # Seconds: a system whose next timer is due sooner is not worth suspending.
 SOONER = 60.0
@@ -35,6 +36,13 @@ class Suspended(NamedTuple):
     label: str
     questions: tuple[Question, ...]
     next_timer: float | None
+
+
+def suspended_at(store: Store, system: str, lineage: str, checkpoint: int, label: str) -> Suspended:
+    """What there is to say of a savepoint that a system is suspended with; its end closes the store."""
+    row = store.catalog.find(system, str(checkpoint), lineage)
+    questions = tuple(each for each in asked(store, system) if each.state == "open")
+    return Suspended(checkpoint, label, questions, row.summary["waits"]["timer"])
 
 
 def free_label(taken: Iterable[str | None]) -> str:

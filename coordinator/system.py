@@ -44,6 +44,7 @@ from .loops import run_loop, sealed
 from .ray_noise import OWN_PIDS
 from .sinks import SinkLike, chosen_sinks, publish_the_rest
 from .supervise import supervise
+from .suspending import Suspended, suspended_at
 from .telling import lines_about, tell_people, to_be_mended
 
 __all__ = ("System", "start")
@@ -416,11 +417,9 @@ class System(Asking):
         finally:
             self._close(goes_on=False)
 
-    def _suspend(self, label: str) -> int:
+    def _suspend(self, label: str) -> Suspended:
         if self._port.in_loop:
-            raise Misuse(
-                f"system {self.name!r} cannot be suspended inside a loop's body: its step is not over"
-            )
+            raise Misuse(f"system {self.name!r} cannot be suspended inside a loop's body")
         with self._stop_lock:
             if self._stopped:
                 raise SystemStopped(f"system {self.name!r} was stopped, or left, by this program before")
@@ -428,11 +427,12 @@ class System(Asking):
             self._request("rest_effects", timeout=30.0, seconds=15.0)
             last = sealed(lambda: self.savepoint(label))
             publish_the_rest(self._request, self._say, 30.0)
+            found = suspended_at(self.store, self.name, self.lineage, last, label)
             self._stopped = True
         self._tell_at_the_end()
         self._say(f"suspended at checkpoint {last} ({label}); cutline.start goes on from there")
         self._close(goes_on=False)
-        return last
+        return found
 
     def _tell_at_the_end(self) -> None:
         for name, error in self._port.births.untold().items():

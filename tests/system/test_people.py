@@ -28,6 +28,7 @@ from cutline.errors import (
     SystemHalted,
 )
 from cutline.storage import open_store
+from tests.storage.servers import Postgres
 from tests.system.approvals import Approver, Verdict, thorough
 from tests.system.living import ROOT, again, comes_to, kill, until
 
@@ -146,41 +147,65 @@ def test_a_question_of_no_committed_cut_is_not_asked(tmp_path: Path) -> None:
         assert seen == {each.id for each in asked(tmp_path, 3)}
 
 
+def race(store: str, question: str, count: int = 4) -> list[str]:
+    """What so many processes are told that answer at once, each with its number."""
+    code = (
+        "import cutline, sys\n"
+        "print('ready', flush=True)\n"
+        "sys.stdin.readline()\n"
+        "try:\n"
+        "    cutline.answer(sys.argv[1], sys.argv[2], {'approved': True, 'comment': sys.argv[3]})\n"
+        "    print('taken')\n"
+        "except cutline.errors.QuestionAnswered:\n"
+        "    print('second')\n"
+    )
+    people = [
+        subprocess.Popen(
+            [sys.executable, "-c", code, store, question, str(at)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            cwd=ROOT,
+        )
+        for at in range(count)
+    ]
+    for each in people:
+        assert each.stdout is not None and each.stdout.readline() == "ready\n"
+    for each in people:
+        assert each.stdin is not None
+        each.stdin.write("\n")
+        each.stdin.flush()
+    return [each.communicate(timeout=60)[0].strip() for each in people]
+
+
 @thorough
 def test_two_who_answer_at_once_are_told_who_was_first(tmp_path: Path) -> None:
     with started(tmp_path) as system:
         approver = system.spawn("approver", Approver)
         approver.ask.tell("go on?")
         (question,) = asked(tmp_path)
-        code = (
-            "import cutline, sys\n"
-            "print('ready', flush=True)\n"
-            "sys.stdin.readline()\n"
-            "try:\n"
-            "    cutline.answer(sys.argv[1], sys.argv[2], {'approved': True, 'comment': sys.argv[3]})\n"
-            "    print('taken')\n"
-            "except cutline.errors.QuestionAnswered:\n"
-            "    print('second')\n"
-        )
-        people = [
-            subprocess.Popen(
-                [sys.executable, "-c", code, str(tmp_path / "store"), question.id, str(at)],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                text=True,
-                cwd=ROOT,
-            )
-            for at in range(4)
-        ]
-        for each in people:
-            assert each.stdout is not None and each.stdout.readline() == "ready\n"
-        for each in people:
-            assert each.stdin is not None
-            each.stdin.write("\n")
-            each.stdin.flush()
-        said = [each.communicate(timeout=60)[0].strip() for each in people]
+        said = race(str(tmp_path / "store"), question.id)
         assert sorted(said) == ["second", "second", "second", "taken"]
         expected = [("go on?", Verdict(True, str(said.index("taken"))))]
+        comes_to(lambda: got(approver), expected, "the first answer")
+
+
+@thorough
+def test_the_same_with_a_catalog_in_postgresql(tmp_path: Path, postgres_server: Postgres) -> None:
+    store = f"{tmp_path / 'store'}?catalog={postgres_server.url('s_people')}"
+    with cutline.start(store, interval=None, quiet=True) as system:
+        approver = system.spawn("approver", Approver)
+        approver.ask.tell("go on?")
+        approver.ask.tell("quickly?", 1.0)
+        until(lambda: len(system.pending()) == 2, "the questions")
+        comes_to(lambda: got(approver), [("quickly?", "DeadlinePassed")], "the end of the deadline")
+        kill(system, "approver")
+        (question,) = system.suspend_when_waiting(60).questions
+    said = race(store, question.id)
+    assert sorted(said) == ["second", "second", "second", "taken"]
+    with cutline.start(store, interval=None, quiet=True) as system:
+        approver = system.spawn("approver", Approver)
+        expected = [("quickly?", "DeadlinePassed"), ("go on?", Verdict(True, str(said.index("taken"))))]
         comes_to(lambda: got(approver), expected, "the first answer")
 
 

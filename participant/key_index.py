@@ -63,9 +63,10 @@ Numbers: TypeAlias = "np.ndarray[Any, np.dtype[np.uint32]]"
 
 def is_plain(document: Mapping[Any, Any]) -> bool:
     """Whether keys and values are of built-in types that nobody can change, tuples of such, and `UNSEEN`."""
-    if not KEYS.issuperset(map(type, document)):
-        return False
-    level: Iterable[Any] = document.values()
+    return KEYS.issuperset(map(type, document)) and _are_plain(document.values())
+
+
+def _are_plain(level: Iterable[Any]) -> bool:
     while kinds := set(map(type, level)) - _PLAIN:
         if kinds == {tuple}:
             pass
@@ -97,9 +98,9 @@ def _number(key: Any) -> int:
     return (_raw(key) * _MIX & _MASK) >> 32
 
 
-def _numbers(keys: Collection[Any]) -> Numbers:
-    """The same of many keys."""
-    kinds, count = set(map(type, keys)), len(keys)
+def _numbers(keys: Collection[Any], kinds: set[type]) -> Numbers:
+    """The same of many keys, of these types."""
+    count = len(keys)
     if kinds <= _TEXT:
         raw = np.fromiter(map(crc32, map(str.encode, keys)), np.uint64, count)
     elif kinds <= _BYTES:
@@ -112,9 +113,10 @@ def _numbers(keys: Collection[Any]) -> Numbers:
 
 
 class Indexing:
-    """Makes the index of a segment while it is written."""
+    """Makes the index of a segment while it is written. `bare`: all values are known to be plain."""
 
-    def __init__(self) -> None:
+    def __init__(self, bare: bool = False) -> None:
+        self._bare = bare
         self._starts: list[int] = []
         self._end = 0
         self._gone = 0
@@ -134,11 +136,14 @@ class Indexing:
     def _add_block(self, document: dict[Any, Any]) -> None:
         if self._found is None:
             return
+        kinds = set(map(type, document))
+        if not kinds <= KEYS or not (self._bare or _are_plain(document.values())):
+            self._found = None
+            return
         try:
-            numbers = _numbers(document) if is_plain(document) else None
+            self._found.append(_numbers(document, kinds))
         except (UnicodeEncodeError, OverflowError):
-            numbers = None
-        self._found = None if numbers is None else [*self._found, numbers]
+            self._found = None
 
     def content(self) -> bytes:
         """What comes behind the last document; empty if there is no index."""

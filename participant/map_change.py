@@ -60,4 +60,4 @@ class MapChange(Change):
             yield dict(islice(entries, CHUNK))
 
     def indexing(self) -> Indexing | None:
-        return Indexing() if len(self.put) >= key_index.LEAST else None
+        return Indexing(self.bare) if len(self.put) >= key_index.LEAST else None

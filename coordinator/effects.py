@@ -76,6 +76,7 @@ class Effects:
         self.resting: Ticket | None = None
         self.rest_until = 0.0
         self.quiet_until = 0.0
+        self.quiet_at_most = 0.0
         self.questions = Questions(coordinator, self)
 
     # -- what participants say -----------------------------------------------------------------
@@ -94,7 +95,9 @@ class Effects:
             self.is_awaited = True
             self.c.trigger.want_early()
         elif kind == "effect_done":
-            self.done[seat.member] = doc["checkpoint"], doc["below"], frozenset(doc["pending"])
+            pending = frozenset(doc["pending"])
+            self.done[seat.member] = doc["checkpoint"], doc["below"], pending
+            self.questions.pending(seat.member, doc["below"], pending)
         else:
             self.unknown[doc["key"]] = doc["text"]
 
@@ -191,6 +194,9 @@ class Effects:
         if self.unknown and self.c.halted is None and self.c.flowing:
             error = unknown_error(sorted(self.unknown.values()))
             self.c.halt(f"{error}.", pack_error(error, participant="coordinator"))
+        if self.c.open and now < self.quiet_until:
+            # The last checkpoint takes long, and what it holds must not begin before the end.
+            self.quiet_until = min(now + QUIET, self.quiet_at_most)
         # Whatever is held up, what has happened is recorded.
         held = self.c.halted is not None or self.resting is not None or now < self.quiet_until
         if self.waiting and now >= self.look_at:
@@ -211,6 +217,7 @@ class Effects:
             ticket, self.resting = self.resting, None
             # The last checkpoint and the end are about to come.
             self.quiet_until = now + QUIET
+            self.quiet_at_most = now + self.c.settings.checkpoint_timeout + QUIET
             self.c.reply(ticket, {"under_way": len(self.under_way)})
 
     def _write(self, now: float, claims: list[tuple[Seat, Claim]]) -> None:

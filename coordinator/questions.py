@@ -9,7 +9,7 @@ second.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgpack
@@ -125,6 +125,14 @@ class Questions:
     def recovering(self) -> None:
         """Everybody goes back: who still waits says it again afterwards."""
         self.open.clear()
+
+    def pending(self, member: Member, below: int, numbers: Collection[int]) -> None:
+        """Of a participant's requests below that number a committed checkpoint has these left: others were
+        withdrawn, or have had their outcome.
+        """
+        for place, (seat, _, request) in list(self.open.items()):
+            if seat.member == member and request.number < below and request.number not in numbers:
+                del self.open[place]
 
     def tick(self, now: float) -> None:
         """Looks for outcomes, if it is time."""

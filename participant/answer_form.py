@@ -181,14 +181,21 @@ def plain(value: Any, what: str = "answer") -> Any:
     Raises:
         Misuse: JSON cannot say it.
     """
+    try:
+        return _plain(value, what)
+    except RecursionError as error:
+        raise Misuse(f"{what}: it has too many levels, or contains itself") from error
+
+
+def _plain(value: Any, what: str) -> Any:
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         value = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
     if isinstance(value, (list, tuple)):
-        return [plain(each, what) for each in value]
+        return [_plain(each, what) for each in value]
     if isinstance(value, dict):
         if not all(isinstance(name, str) for name in value):
             raise Misuse(f"{what}: names in an object are texts: {value!r:.80}")
-        return {name: plain(each, what) for name, each in value.items()}
+        return {name: _plain(each, what) for name, each in value.items()}
     try:
         return json.loads(json.dumps(value, allow_nan=False))
     except (TypeError, ValueError) as error:
@@ -262,7 +269,7 @@ def read_text(text: str, form: Mapping[str, Any]) -> tuple[Any, str]:
     """
     try:
         value = plain(json.loads(text))
-    except (ValueError, Misuse):
+    except (ValueError, RecursionError, Misuse):
         return text, fault_of(text, form)
     fault = fault_of(value, form)
     return (text, "") if fault and not fault_of(text, form) else (value, fault)

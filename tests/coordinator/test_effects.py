@@ -11,11 +11,12 @@ import pytest
 from cutline.coordinator import effects as module
 from cutline.coordinator.telling import lines_about
 from cutline.errors import Corrupt, EffectUnknown, StorageError
+from cutline.participant.effect_request import EffectRequest
 from cutline.participant.messages import unpack_error
 from cutline.participant.places import machine_id
 from cutline.participant.processes import process_started
 from cutline.storage import Store
-from cutline.storage.effects import LIVE
+from cutline.storage.effects import LIVE, PERSON
 
 from .city import City
 
@@ -256,6 +257,36 @@ def test_a_rest_waits_for_calls_and_grants_nothing(city: City) -> None:
     city.step(module.QUIET)
     city.step(module.POLL)
     assert verdict(city, "b") == ("granted", 1)
+
+
+def test_a_last_checkpoint_that_takes_long_is_rested_for(city: City) -> None:
+    """What it holds is asked for when it has committed: that would begin, and be cut off by the end."""
+    city.request(7, "rest_effects", seconds=5.0)
+    assert city.lines["driver"].last("reply")["number"] == 7
+    city.request(8)
+    for _ in range(4):
+        city.step(module.QUIET / 2)
+    city.prepare(city.c.newest, "driver", "a", "b")
+    claim(city)
+    city.step(module.POLL)
+    assert silence(city)
+    # If no end comes, it is granted.
+    city.step(module.QUIET)
+    assert verdict(city) == ("granted", 1)
+
+
+def test_questions_that_were_withdrawn_are_looked_for_no_more(city: City) -> None:
+    questions = city.c.effects.questions
+    for number in (1, 2, 3):
+        key = f"r:{number}"
+        said: list[Any] = ["go on?", {}, None]
+        request = EffectRequest(number, PERSON, said, key, b"d", "halt", False, None, 0, city.lineage, 1)
+        city.say("a", "effect_watch", request=request.to_doc(), launch="")
+    city.say("b", "effect_done", checkpoint=city.c.committed, below=9, pending=[])
+    assert len(questions.open) == 3
+    # The third was asked after that checkpoint.
+    city.say("a", "effect_done", checkpoint=city.c.committed, below=3, pending=[2])
+    assert sorted(questions.open) == [("a", "r:2"), ("a", "r:3")]
 
 
 def test_nothing_is_granted_to_who_is_being_moved(city: City) -> None:

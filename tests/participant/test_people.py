@@ -248,7 +248,10 @@ def test_an_answer_is_what_json_can_say() -> None:
     order = Order(True, [Item("x", 3)])
     said = {"approved": True, "items": [{"name": "x", "cents": 3}], "notes": {}}
     assert plain(order) == said and plain((1, 2)) == [1, 2]
-    for value in (object(), float("nan"), {1: 2}, b"x", {"a": {1, 2}}):
+    deep: Any = []
+    for _ in range(5000):
+        deep = [deep]
+    for value in (object(), float("nan"), {1: 2}, b"x", {"a": {1, 2}}, deep):
         with pytest.raises(Misuse):
             plain(value)
     assert built(said, form_of(Order), Classes().find_named) == order
@@ -279,6 +282,7 @@ def test_a_text_is_json_where_that_fits(text: str, schema: Any, value: Any) -> N
 
 def test_a_text_that_does_not_fit() -> None:
     assert "true or false" in read_text("yes", form_of(bool))[1]
+    assert "true or false" in read_text("[" * 200_000, form_of(bool))[1]
     assert "a text is wanted" in read_text("3", form_of({"type": "string", "minLength": 2}))[1]
     assert "against minLength" in read_text("x", form_of({"type": "string", "minLength": 2}))[1]
 

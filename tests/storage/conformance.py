@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import threading
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Iterator
 
 import pytest
@@ -23,6 +23,7 @@ from cutline.errors import (
 from cutline.storage import BlobStore, Catalog, Lease
 from tests.storage.cast import owner
 from tests.storage.conformance_filling import FillingTests, adoptable
+from tests.storage.conformance_holding import HoldingTests
 
 HOSTILE_KEYS = [
     "../x",
@@ -49,7 +50,7 @@ HOSTILE_LABELS = [
 ]
 
 
-class BlobStoreTests(ABC):
+class BlobStoreTests(HoldingTests):
     """``back_door`` reads a blob without the verb under test; ``blobs`` is made anew for each test."""
 
     @pytest.fixture

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cutline.errors import Misuse, RefusedOption
+from cutline.errors import Corrupt, Misuse, RefusedOption
 from cutline.storage import (
     DirectoryBlobs,
     ImageRef,
@@ -30,6 +31,38 @@ from cutline.storage.layers import _seen
 from cutline.storage.pack import EXTENT
 
 PAGE = 4096
+
+
+def test_pieces_that_are_left_unread_are_checked_when_they_are_read(tmp_path: Path) -> None:
+    blobs = DirectoryBlobs(tmp_path)
+    large = random.Random(1).randbytes(2_500_000)
+    pieces = [Piece("a", digest_of(b"a"), b"a"), Piece("large", digest_of(large), large)]
+    first = write_image(
+        blobs, "p/1f/1/1/a.pack", header={}, sections={}, pieces=pieces, regions=[], parent=None
+    )
+    # Of a delta too, which leaves it out.
+    pieces = [Piece("a", digest_of(b"b"), b"b"), Piece("large", digest_of(large), None)]
+    ref = write_image(
+        blobs, "p/1f/1/2/a.pack", header={}, sections={}, pieces=pieces, regions=[], parent=first
+    )
+    image = read_image(blobs, ref, left=lambda name, size: size > 1000)
+    assert image.pieces == [("a", b"b")] and image.unread["large"].digest == digest_of(large)
+    unread = image.unread["large"]
+    assert unread.read(1_000_000, 500_000) == large[1_000_000:1_500_000] and unread.whole() == large
+    with pytest.raises(ValueError, match="none at"):
+        unread.read(2_499_999, 2)
+    path = tmp_path / "p/1f/1/1/a.pack"
+    content = bytearray(path.read_bytes())
+    content[1_200_000] ^= 1
+    with open(path, "r+b") as file:
+        file.write(content)
+    assert unread.read(0, 1000) == large[:1000]
+    with pytest.raises(Corrupt, match="damaged extent 1"):
+        unread.read(1_100_000, 200_000)
+    path.unlink()
+    assert unread.read(2_400_000, 1000) == large[2_400_000:2_401_000]
+    with pytest.raises(Corrupt, match="is missing"):
+        read_image(blobs, ref, left=lambda name, size: size > 1000)
 
 
 def key(checkpoint: int) -> str:

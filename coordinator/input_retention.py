@@ -35,7 +35,7 @@ def behind_all(cuts: Sequence[CheckpointRow], keep: int) -> int:
 
 def _behind(row: CheckpointRow) -> int:
     """Older versions did not note it; what was made of another lineage's cut has that one's."""
-    foreign = "edited" in row.summary or "imported" in row.summary
+    foreign = row.summary.keys() & {"edited", "imported", "forked"}
     return 0 if foreign else int(row.summary.get("input", 0))
 
 

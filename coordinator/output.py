@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from cutline.barrier import Member
 from cutline.errors import CutlineError, Fenced, OutputRefused, StorageError
+from cutline.storage.fork_apart import comes_from
 from cutline.storage.sinks import Origin, Record
 
 from .outlet import Entry, Outlet
@@ -306,15 +307,10 @@ class Outputs:
         c = self.c
         if self.known is None:
             try:
-                lines = {line.lineage: line for line in c.catalog.lineages(c.settings.system)}
-                ancestry, at = [], c.lineage
-                while at in lines:
-                    ancestry.append(at)
-                    origin = lines[at].origin
-                    at = "" if origin is None else origin[0]
+                before = comes_from(c.catalog, c.settings.system, c.lineage)
                 self.known = {}
-                for (sink, origin_), number in c.catalog.output(ancestry).items():
-                    self.known.setdefault(sink, {})[origin_] = number
+                for (sink, origin), number in c.catalog.output(before).items():
+                    self.known.setdefault(sink, {})[origin] = number
             except StorageError as error:
                 self._catalog_away(error)
                 return False

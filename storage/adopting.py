@@ -11,17 +11,20 @@ import contextlib
 import dataclasses
 import os
 import time
-from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from cutline.errors import StorageError
 
-from .catalog import CheckpointRow, Lease, LineageRow
+from .blobs import manifest_key
+from .catalog import CheckpointRow, Lease, LineageRow, Place
+from .codec import digest_of
 from .effects import EffectRow
+from .manifest import Manifest
 from .owners import Owner
 from .store import Store
 
-__all__ = ("Making", "adopted", "making", "named")
+__all__ = ("Making", "adopted", "copied_row", "making", "named")
 
 # Seconds; another owner that comes after them makes this fail, and nothing worse.
 _HOLD = 600.0
@@ -66,7 +69,7 @@ def named(store: Store, prefix: str) -> str:
 def adopted(
     store: Store, under: Making, line: LineageRow, row: CheckpointRow, answers: Sequence[EffectRow] = ()
 ) -> CheckpointRow:
-    """Makes lineage and cut count, with outcomes of questions in it; all its blobs are durable."""
+    """Makes lineage and cut count, with outcomes of effects and questions; all its blobs are durable."""
     # From here on the cut may be there, whatever is heard of it.
     under.made.clear()
     try:
@@ -81,3 +84,38 @@ def adopted(
         # The next sweep does it otherwise.
         store.list_missing(under.lease)
     return made
+
+
+def copied_row(
+    store: Store,
+    under: Making,
+    row: CheckpointRow,
+    manifest: Manifest,
+    parent: Place | None,
+    facts: Mapping[str, Any],
+) -> CheckpointRow:
+    """The row of a cut that is made of another one, whose row is ``row``; the manifest is durable when this
+    returns. ``facts``: what its summary says besides, or in place of what is there.
+    """
+    key = manifest_key(manifest.system, manifest.lineage, manifest.epoch, manifest.checkpoint)
+    packed = manifest.to_bytes()
+    under.made.append(key)
+    store.blobs.create(key, [packed])
+    # Requests belong to the run that made the cut.
+    summary = {name: value for name, value in row.summary.items() if name != "asked"}
+    return dataclasses.replace(
+        row,
+        system=manifest.system,
+        lineage=manifest.lineage,
+        checkpoint=manifest.checkpoint,
+        kind=manifest.kind,
+        label=manifest.label,
+        epoch=manifest.epoch,
+        begun_at=under.now,
+        decided_at=under.now,
+        parent=parent,
+        manifest_key=key,
+        manifest_digest=digest_of(packed),
+        blobs=(*manifest.blobs, key),
+        summary={**summary, **facts},
+    )

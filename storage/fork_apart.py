@@ -14,10 +14,9 @@ from typing import Any
 
 from cutline.errors import BlobNotFound, CheckpointNotFound, DuplicateName, StorageError
 
-from .adopting import Making, adopted, making, named
-from .blobs import check_name, effect_key, manifest_key, pack_key
+from .adopting import Making, adopted, copied_row, making, named
+from .blobs import check_name, effect_key, pack_key
 from .catalog import Catalog, CheckpointRow, LineageRow, check_label
-from .codec import digest_of
 from .collect import FORKED
 from .effects import RECORDED, EffectRow, Rule
 from .export import whole_image
@@ -29,7 +28,7 @@ from .manifest import Manifest, MemberImage
 from .owners import FORKING
 from .store import Store
 
-__all__ = ("Wish", "fork_apart", "recorded")
+__all__ = ("Wish", "comes_from", "fork_apart", "recorded")
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,14 +108,15 @@ def _made(
         lineage, wish.system, 0, None, row.epoch, row.checkpoint + 1, max(line.next_birth, *births)
     )
     written = sum(image.ref.size for image in images.values())
-    new_row = _row(store, under, row, forked, wish, written)
+    forked_from = {"system": row.system, "lineage": row.lineage, "checkpoint": row.checkpoint, **wish.facts}
+    facts = {"written_bytes": written, "forked": forked_from}
+    new_row = copied_row(store, under, row, forked, None, facts)
     outcomes = _outcomes(store, under, row, wish, lineage)
     # Before the lineage counts: its effects must never be free for a moment.
-    store.catalog.put_effects(under.lease, outcomes)
     store.catalog.rule_effects(under.lease, lineage, wish.effects)
     if before is not None:
         before(lineage)
-    return adopted(store, under, new_line, new_row)
+    return adopted(store, under, new_line, new_row, outcomes)
 
 
 def _image(
@@ -145,31 +145,21 @@ def _image(
     return MemberImage(old.birth, ref)
 
 
-def _row(
-    store: Store, under: Making, row: CheckpointRow, manifest: Manifest, wish: Wish, written: int
-) -> CheckpointRow:
-    """Its row; the manifest is durable when this returns."""
-    key = manifest_key(manifest.system, manifest.lineage, manifest.epoch, manifest.checkpoint)
-    packed = manifest.to_bytes()
-    under.made.append(key)
-    store.blobs.create(key, [packed])
-    summary = {name: value for name, value in row.summary.items() if name != "asked"}
-    origin = {"system": row.system, "lineage": row.lineage, "checkpoint": row.checkpoint}
-    return replace(
-        row,
-        system=manifest.system,
-        lineage=manifest.lineage,
-        kind=manifest.kind,
-        label=manifest.label,
-        begun_at=under.now,
-        decided_at=under.now,
-        epoch=manifest.epoch,
-        parent=None,
-        manifest_key=key,
-        manifest_digest=digest_of(packed),
-        blobs=(*manifest.blobs, key),
-        summary={**summary, "written_bytes": written, "forked": {**origin, **wish.facts}},
-    )
+def comes_from(catalog: Catalog, system: str, lineage: str) -> list[str]:
+    """The lineage and those that it comes from, also where they are of another system."""
+    names: list[str] = []
+    lines = {line.lineage: line for line in catalog.lineages(system)}
+    while lineage in lines:
+        names.append(lineage)
+        origin = lines[lineage].origin
+        if origin is not None:
+            lineage = origin[0]
+            continue
+        rows = catalog.checkpoints(system, lineage=lineage, damage=[]) if lineage.startswith(FORKED) else []
+        facts = rows[0].summary.get("forked", {}) if rows else {}
+        lineage, system = facts.get("lineage", ""), facts.get("system", system)
+        lines = {line.lineage: line for line in catalog.lineages(system)}
+    return names
 
 
 # Outcomes of effects

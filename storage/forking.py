@@ -13,14 +13,13 @@ from typing import Any
 
 from cutline.errors import CheckpointNotFound, StorageError
 
-from .adopting import Making, adopted, making, named
-from .blobs import manifest_key, pack_key
+from .adopting import Making, adopted, copied_row, making, named
+from .blobs import pack_key
 from .catalog import CheckpointRow, LineageRow, check_label
-from .codec import digest_of
 from .collect import EDITED
 from .folding import MOST
 from .image import Piece, Region, read_sections, write_image
-from .manifest import Manifest, MemberImage
+from .manifest import MemberImage
 from .owners import EDITING
 from .store import Store
 
@@ -107,42 +106,11 @@ def _forked(
         images=images,
         channels=manifest.channels if channels is None else channels,
     )
-    return adopted(
-        store, under, _line_of(line, lineage, row), _row_of(store, under, row, forked, states, written)
-    )
+    edited = {"participants": sorted(states), "lineage": row.lineage, "checkpoint": row.checkpoint}
+    facts = {"written_bytes": written, "edited": edited}
+    made = copied_row(store, under, row, forked, row.place, facts)
+    return adopted(store, under, _line_of(line, lineage, row), made)
 
 
 def _line_of(line: LineageRow, lineage: str, row: CheckpointRow) -> LineageRow:
     return replace(line, lineage=lineage, origin=row.place, next_checkpoint=row.checkpoint + 2)
-
-
-def _row_of(
-    store: Store,
-    under: Making,
-    row: CheckpointRow,
-    manifest: Manifest,
-    states: Mapping[str, NewState],
-    written: int,
-) -> CheckpointRow:
-    """Its row; the manifest is durable when this returns."""
-    key = manifest_key(manifest.system, manifest.lineage, manifest.epoch, manifest.checkpoint)
-    packed = manifest.to_bytes()
-    under.made.append(key)
-    store.blobs.create(key, [packed])
-    # Requests belong to the run that made the cut.
-    summary = {name: value for name, value in row.summary.items() if name != "asked"}
-    edited = {"participants": sorted(states), "lineage": row.lineage, "checkpoint": row.checkpoint}
-    return replace(
-        row,
-        lineage=manifest.lineage,
-        checkpoint=manifest.checkpoint,
-        kind=manifest.kind,
-        label=manifest.label,
-        begun_at=under.now,
-        decided_at=under.now,
-        parent=row.place,
-        manifest_key=key,
-        manifest_digest=digest_of(packed),
-        blobs=(*manifest.blobs, key),
-        summary={**summary, "written_bytes": written, "edited": edited},
-    )

@@ -28,6 +28,7 @@ from cutline.errors import (
 )
 from cutline.participant.inherited import inputs_after
 from cutline.storage import Lease, Owner, Store, open_store, store_home
+from cutline.storage.fork_apart import comes_from
 from tests.coordinator.test_cli_store import asked, run
 from tests.system import outside
 from tests.system.estate import Estate, make_estate
@@ -66,6 +67,9 @@ class Clerk(Payer):
         """What its process was given to be random by."""
         return hash("a text"), random.random()
 
+    def ask(self) -> None:
+        cutline.ask_person("go on?", int).then(self.on_got)
+
     def minute(self, number: int) -> int:
         return self.minutes.step(outside.much_noted, number)
 
@@ -88,6 +92,15 @@ def manifests(folder: Path) -> dict[str, bytes]:
     return {str(p.relative_to(blobs)): p.read_bytes() for p in blobs.rglob("manifest-*") if p.is_file()}
 
 
+def unchanged(folder: Path, before: dict[str, bytes], label: str) -> None:
+    """What retention has not taken is as it was; what has the label is there."""
+    with open_store(folder / "store", create=False) as store:
+        kept = store.catalog.find("office", label).manifest_key
+    now = manifests(folder)
+    assert kept in before and kept in now
+    assert {key: content for key, content in before.items() if now.get(key, content) != content} == {}
+
+
 def test_three_forks_run_beside_their_origin(tmp_path: Path, world: Path) -> None:
     store = tmp_path / "store"
     with started(tmp_path, "office") as origin:
@@ -98,8 +111,13 @@ def test_three_forks_run_beside_their_origin(tmp_path: Path, world: Path) -> Non
             clerk.then.tell(number)
         clerk.note.tell(3)
         clerk.minute.tell(6)
+        clerk.ask.tell()
         comes_to(lambda: got(clerk), [1, 2, 3], "the origin's answers")
+        origin.checkpoint()
+        (question,) = origin.pending()
         before = manifests(tmp_path)
+        cutline.answer(store, question.id, 5, name="office")
+        comes_to(lambda: got(clerk), [1, 2, 3, 5], "a person's answer")
         made = {
             rule: cutline.fork(
                 "before",
@@ -120,7 +138,11 @@ def test_three_forks_run_beside_their_origin(tmp_path: Path, world: Path) -> Non
             # Its own calls, for the inputs of the origin; with keys of its own.
             comes_to(lambda: got(clerks["live"]), [0, 1, 2, 3], "the calls of the live one")
             # The origin's outcomes, and no calls.
-            comes_to(lambda: got(clerks["recorded"]), [0, 1, 2, 3], "the origin's outcomes")
+            comes_to(lambda: got(clerks["recorded"]), [0, 1, 2, 3, 5], "the origin's outcomes")
+            # It asks for itself.
+            forks["live"].checkpoint()
+            (own,) = forks["live"].pending()
+            assert own.text == question.text and own.id != question.id
             assert got(clerks["block"]) == []
             calls = [line for line in outside.lines(world) if line.startswith("pay")]
             assert len(calls) == 6 and len(set(calls)) == 6
@@ -136,12 +158,12 @@ def test_three_forks_run_beside_their_origin(tmp_path: Path, world: Path) -> Non
             )
             # The origin goes on.
             clerk.then.tell(7)
-            comes_to(lambda: got(clerk), [1, 2, 3, 7], "a call of the origin")
+            comes_to(lambda: got(clerk), [1, 2, 3, 5, 7], "a call of the origin")
             _share_nothing({"origin": origin, **forks}, {"origin": clerk, **clerks})
         finally:
             for fork in forks.values():
                 fork.stop()
-        assert {key: value for key, value in manifests(tmp_path).items() if key in before} == before
+        unchanged(tmp_path, before, "before")
     keys = {name: {doc["key"] for doc in rows(tmp_path, name)} for name in ("office", "office-live")}
     assert not keys["office"] & keys["office-live"] and all(keys.values())
     by = [doc["by"] for doc in rows(tmp_path, "office-recorded") if doc["state"] == "done"]
@@ -151,6 +173,10 @@ def test_three_forks_run_beside_their_origin(tmp_path: Path, world: Path) -> Non
         again_there = fork.spawn("clerk", Clerk)
         comes_to(lambda: got(again_there), [0, 1, 2, 3], "the state that it was stopped with")
         assert again_there.entries.remote().result(timeout=60)[:1] == [5]
+    with open_store(store, create=False) as opened:
+        heads = {name: opened.catalog.head_lineage(name) or "" for name in ("office", "office-live")}
+        came = comes_from(opened.catalog, "office-live", heads["office-live"])
+    assert came == [heads["office-live"], made["live"].point.split("/")[0], heads["office"]]
     assert asked("verify", "-s", store)["office-live"]["faults"] == []
 
 
@@ -181,6 +207,7 @@ def test_an_edit_and_a_fork_in_the_middle_of_everything(tmp_path: Path, world: P
         until(lambda: [x for x in outside.lines(world) if x.startswith("hang")], "the call that hangs")
         origin.savepoint("middle")
         clerk.minute.remote(6).result(timeout=60)
+        before = manifests(tmp_path)
         kill(origin, "clerk")
         comes_to(lambda: got(clerk), [8], "what the world was asked for")
         late = cutline.fork("middle", tmp_path / "store", name="office", effects="recorded", label="late")
@@ -207,6 +234,10 @@ def test_an_edit_and_a_fork_in_the_middle_of_everything(tmp_path: Path, world: P
         kill(edited, "clerk")
         comes_to(lambda: got(there), [1, 8], "what became of it")
     assert len({x.split()[-1] for x in outside.lines(world) if x.startswith("hang")}) == 2
+    with started(tmp_path, "office", restore="middle") as restored:
+        restored.spawn("clerk", Clerk)
+    # Restored, forked, edited: what was written stays as it was written.
+    unchanged(tmp_path, before, "middle")
     shown = run("tree", tmp_path / "store")
     assert f"({late.system}): 1 checkpoint, 3 to 3" in shown and f"fork from {cut.checkpoint}" in shown
     assert f"edit from {cut.checkpoint}, changed clerk" in shown and "effects recorded" in shown

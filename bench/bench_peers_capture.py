@@ -36,6 +36,7 @@ _WHAT = {
     "cloudpickle": "cloudpickle.dump and fsync",
     "numpy_save": "numpy.save of each array and fsync",
     "orbax": "Orbax AsyncCheckpointer",
+    "kishu": "Kishu, a cell of a notebook",
     "torch": "torch.distributed.checkpoint.async_save",
 }
 

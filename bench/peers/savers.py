@@ -34,6 +34,16 @@ class Saver(ABC):
     """One way of saving; ``shapes`` are the states that it can save."""
 
     shapes: tuple[str, ...] = ("arrays", "dicts", "chats", "mixed")
+    # Seconds of the newest save in which the program's own work was done.
+    own_work = 0.0
+
+    def turn(self, held: Held) -> None:
+        """Changes the state before a save; not timed."""
+        held.change()
+
+    def written(self, place: Path) -> int:
+        """Bytes of the newest save."""
+        return _bytes_below(place)
 
     @abstractmethod
     def save(self, state: dict[str, Any], place: Path) -> Callable[[], None]:
@@ -178,12 +188,72 @@ class _Torch(Saver):
         self._store.cleanup()
 
 
+class _Kishu(Saver):
+    """Kishu commits what the cells of a notebook change; here those of an IPython shell without a front end.
+
+    The change is made in the cell, as Kishu sees nothing else; its time is taken off. Kishu looks at every
+    object: a table of 10,000 entries took it 0.6 s a cell, and ours have 200,000. It is given arrays only.
+    """
+
+    shapes = ("arrays",)
+
+    def __init__(self) -> None:
+        self._folder = tempfile.TemporaryDirectory(prefix="cutline-bench-")
+        folder = Path(self._folder.name)
+        # Its own tests' way of doing without a server of notebooks.
+        os.environ.update({"KISHU_PATH_ROOT": str(folder), "HOME": str(folder)})
+        os.environ.update({"ENV_KISHU_TEST_MODE": "1", "TEST_NOTEBOOK_PATH": str(folder / "n.ipynb")})
+        import nbformat
+        from IPython.core.interactiveshell import InteractiveShell
+        from kishu.jupyterint import KishuForJupyter
+        from kishu.notebook_id import NotebookId
+
+        notebook = nbformat.v4.new_notebook()
+        notebook.metadata["kishu"] = {"notebook_id": "bench", "session_count": 1}
+        nbformat.write(notebook, folder / "n.ipynb")
+        self.shell: Any = InteractiveShell()
+        self.kishu: Any = KishuForJupyter(NotebookId("bench", folder / "n.ipynb", "kernel"), self.shell)
+        self.kishu.install_kishu_hooks()
+        self.database = folder / "n.kishudb"
+        self.shell.user_ns["clock"] = time.perf_counter
+        self.size = 0
+
+    def turn(self, held: Held) -> None:
+        self.shell.user_ns["held"] = held
+
+    def _cell(self, code: str) -> None:
+        result = self.shell.run_cell(code, store_history=True)
+        result.raise_error()
+
+    def save(self, state: dict[str, Any], place: Path) -> Callable[[], None]:
+        place.mkdir()
+        before = self.database.stat().st_size
+        self._cell("began = clock(); held.change(); changing = clock() - began")
+        self.own_work = float(self.shell.user_ns["changing"])
+        self.size = self.database.stat().st_size - before
+        return _done
+
+    def written(self, place: Path) -> int:
+        return self.size
+
+    def load(self, state: dict[str, Any], place: Path) -> dict[str, Any]:
+        commit = self.kishu._kishu_graph.head()
+        self._cell("held.change()")
+        self.kishu.checkout(commit, skip_notebook=True)
+        held = self.shell.user_ns["held"]
+        return {"arrays": held.arrays, "table": held.table, "chat": held.chat}
+
+    def close(self) -> None:
+        self._folder.cleanup()
+
+
 SAVERS: dict[str, type[Saver]] = {
     "pickle": _Pickle,
     "cloudpickle": _Cloudpickle,
     "numpy_save": _NumpySave,
     "orbax": _Orbax,
     "torch": _Torch,
+    "kishu": _Kishu,
 }
 
 
@@ -201,23 +271,24 @@ def _saving(name: str, shape: str, scale: float, folder: Path) -> Iterator[Calla
         return {"arrays": held.arrays, "table": held.table, "chat": held.chat}
 
     def save() -> dict[str, Any]:
-        held.change()
+        saver.turn(held)
         place = folder / f"save-{len(saves)}"
         saves.append(place)
         began = time.perf_counter()
         wait = saver.save(state(), place)
-        stall = time.perf_counter() - began
+        stall = time.perf_counter() - began - saver.own_work
         wait()
-        durable = time.perf_counter() - began
+        durable = time.perf_counter() - began - saver.own_work
         if len(saves) > _KEPT:
             shutil.rmtree(saves[-1 - _KEPT])
-        return {"stall": stall, "durable": durable, "written": _bytes_below(place)}
+        return {"stall": stall, "durable": durable, "written": saver.written(place)}
 
     def answer(order: str) -> dict[str, Any]:
         if order == "save":
             return save()
+        digest = held.digest()
         found = saver.load(state(), saves[-1])
-        return {"held": held.digest(), "loaded": digest_of(found["arrays"], found["table"], found["chat"])}
+        return {"held": digest, "loaded": digest_of(found["arrays"], found["table"], found["chat"])}
 
     try:
         yield answer

@@ -121,11 +121,13 @@ def forgotten(
     done: Mapping[Member, tuple[int, int, frozenset[int]]],
     cuts: Sequence[int],
     now: float,
+    origin: int = 0,
 ) -> tuple[list[tuple[str, int]], list[EffectRow]]:
     """(keys whose outcome a committed cut has now, and which; rows that no cut can ask for any more).
 
     ``done``: of each participant a committed cut, the number of its next request there, and what was pending.
-    ``cuts``: the committed cuts there are.
+    ``cuts``: the committed cuts there are. ``origin``: where a fork begins: a claim of the fork that was made
+    before any cut had the request is in none up to there.
     """
     fresh: list[tuple[str, int]] = []
     gone: list[EffectRow] = []
@@ -143,7 +145,8 @@ def forgotten(
         known = by_name and now - (row.decided_at or row.claimed_at) <= KEY_SECONDS
         # In a fork, that an outcome of the origin's was given out.
         given = row.by == ORIGIN
-        if since is None or pending or known or given or any(row.since <= cut < since for cut in cuts):
+        kept_by = since is None or any(_first(row, origin) <= cut < since for cut in cuts)
+        if kept_by or pending or known or given:
             kept.add(row.key)
         elif any(cut < row.since for cut in cuts):
             for_forks.append(row)
@@ -166,3 +169,8 @@ def _for_forks(rows: Iterable[EffectRow]) -> Iterator[str]:
         if room < 0:
             return
         yield row.key
+
+
+def _first(row: EffectRow, origin: int) -> int:
+    """The first cut that may have the request."""
+    return row.since or (origin + 1 if origin else 0)

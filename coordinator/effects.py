@@ -183,6 +183,10 @@ class Effects:
         if self.resting is not None:
             raise Misuse("the system's effects are coming to rest already")
         self.resting, self.rest_until = ticket, self.c.now() + seconds
+        self.look_for_calls()
+
+    def look_for_calls(self) -> None:
+        """What an older coordinator has granted may be under way too."""
         launches = {seat.launch for seat in self.c.roster}
         for row in self.c.catalog.effects(self.c.lineage):
             if not row.state and row.launch in launches and row.launch not in self.ended:
@@ -236,6 +240,8 @@ class Effects:
         except StorageError as error:
             self.again_at = now + POLL
             self.not_written(error)
+            if isinstance(error, Corrupt):
+                self._write_apart()
             return
         self.endings.clear()
         if claims:
@@ -243,13 +249,32 @@ class Effects:
         for _, claim in claims:
             del self.claims[claim.participant, claim.key]
         for (seat, ending), final in zip(endings, finals, strict=True):
-            self.under_way.pop((ending.key, ending.attempt), None)
-            attempt = 0 if final is None else final.attempt
-            c.say(seat.link, "effect_confirmed", key=ending.key, attempt=ending.attempt, final=attempt)
+            self._confirm(seat, ending, final)
         for (seat, claim), verdict in zip(claims, verdicts, strict=True):
             self._answer(seat, claim, verdict)
         if endings:
             self.look_at = 0.0
+
+    def _confirm(self, seat: Seat, ending: Ending, final: EffectRow | None) -> None:
+        self.under_way.pop((ending.key, ending.attempt), None)
+        attempt = 0 if final is None else final.attempt
+        self.c.say(seat.link, "effect_confirmed", key=ending.key, attempt=ending.attempt, final=attempt)
+
+    def _write_apart(self) -> None:
+        """What is recorded under some key is damaged: outcomes under other keys are recorded all the same."""
+        c = self.c
+        for place, (seat, ending) in list(self.endings.items()):
+            try:
+                finals, _ = c.catalog.journal(c.lease, c.lineage, [ending], [], self._is_over, c.wall())
+            except Corrupt:
+                # Its process keeps it, and says it again to the next coordinator.
+                del self.endings[place]
+                continue
+            except StorageError as error:
+                self.not_written(error)
+                return
+            del self.endings[place]
+            self._confirm(seat, ending, finals[0])
 
     def not_written(self, error: StorageError) -> None:
         """What happens when outcomes cannot be written, or read."""
@@ -355,7 +380,8 @@ class Effects:
             rows = c.catalog.effects(c.lineage)
             # An older one than the newest committed may yet be committed.
             cuts = [row.checkpoint for row in c._rows("begun", "committed")]
-            done, gone = forgotten(rows, self.done, [*self._origins(rows), *cuts], c.wall())
+            start = 0 if c.origin is None else c.origin[1]
+            done, gone = forgotten(rows, self.done, [*self._origins(rows), *cuts], c.wall(), start)
             if not done and not gone:
                 return
             c.catalog.effects_done(c.lease, c.lineage, done, [row.key for row in gone])

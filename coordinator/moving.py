@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from cutline.errors import CutlineError, SystemHalted
+from cutline.errors import CutlineError, StorageError, SystemHalted
 from cutline.participant.driver import DRIVER
 
 from .launch import Ended
@@ -24,6 +24,8 @@ __all__ = ("Mover",)
 
 # Checkpoints that may come to nothing before an older cut has to do.
 _TRIES = 3
+# Seconds that calls of the world which are under way have to come to their end.
+_REST = 15.0
 
 
 class Mover:
@@ -34,6 +36,8 @@ class Mover:
         self.nodes: dict[str, int] = {}
         self.ending: dict[str, None] = {}
         self.moved: dict[str, None] = {}
+        # Who is to end, and until when its calls are waited for.
+        self.resting: dict[str, float] = {}
         self.tickets: list[Ticket] = []
 
     def drain(self, node: str, ticket: Ticket | None = None) -> None:
@@ -77,8 +81,29 @@ class Mover:
                 continue
             del self.nodes[node]
             for seat in self._seats_on(node):
+                # From now on nothing is granted to it.
                 self.ending[seat.launch] = None
                 self.moved[seat.member.name] = None
+                self.resting[seat.launch] = c.now() + _REST
+        if self.resting:
+            self._look_for_calls()
+            self.tick()
+
+    def _look_for_calls(self) -> None:
+        try:
+            self.c.effects.look_for_calls()
+        except StorageError as error:
+            self.c.notice("catalog_unreachable", text=str(error))
+
+    def tick(self) -> None:
+        """Who moves ends when its calls of the world have come to their end, or took too long for that."""
+        c = self.c
+        for launch, until in list(self.resting.items()):
+            if launch in c.effects.under_way.values() and c.now() < until:
+                continue
+            del self.resting[launch]
+            seat = c.roster.by_launch(launch)
+            if seat is not None:
                 c.launcher.end(seat)
 
     def took(self, event: Ended) -> bool:
@@ -87,6 +112,7 @@ class Mover:
         if event.launch not in self.ending:
             return False
         del self.ending[event.launch]
+        self.resting.pop(event.launch, None)
         seat = c.roster.by_launch(event.launch)
         if seat is not None:
             seat.pid, seat.link, seat.launch, seat.phase = 0, None, "", "lost"
@@ -109,5 +135,9 @@ class Mover:
         """Nobody is moved any more."""
         tickets, self.tickets = self.tickets, []
         self.nodes.clear()
+        for launch in self.resting:
+            # It stays where it is.
+            del self.ending[launch]
+        self.resting.clear()
         for ticket in tickets:
             self.c.refuse(ticket, SystemHalted(text))

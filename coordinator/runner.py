@@ -209,6 +209,7 @@ class Coordinator:
         self.overload.tick()
         self.parting.tick()
         self.effects.tick()
+        self.mover.tick()
         self.output.tick()
         self.begin_due()
 

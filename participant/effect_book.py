@@ -17,10 +17,13 @@ from typing import Literal, NamedTuple
 
 from .effect_request import HALT, RETRY, EffectRequest
 
-__all__ = ("ASK_AGAIN", "Act", "Book", "Entry", "POOL")
+__all__ = ("ASK_AGAIN", "Act", "Book", "Entry", "POOL", "TIMEOUTS")
 
 # Effects of a participant that are claimed or run at once.
 POOL = 16
+# How often a key's calls may take too long in a process before that is given up: those that hang keep their
+# places.
+TIMEOUTS = 5
 # Seconds after which a checkpoint is asked for again: of one that was aborted before it was captured here,
 # nobody here hears.
 ASK_AGAIN = 1.0
@@ -81,6 +84,8 @@ class Book:
         # are not confirmed; calls under way.
         self.begun: dict[str, int] = {}
         self.outcomes: dict[tuple[str, int], Outcome] = {}
+        # How often calls under a key have taken too long.
+        self.timeouts: dict[str, int] = {}
         # With the time when each has taken too long.
         self.calls: dict[tuple[str, int], float | None] = {}
 
@@ -272,13 +277,24 @@ class Book:
         """The questions that an outcome answers; the key is done with."""
         entry = self.entries.pop(key, None)
         self.begun.pop(key, None)
+        self.timeouts.pop(key, None)
         return [] if entry is None else entry.numbers
 
     def overdue(self, now: float) -> Iterator[Act]:
         """Attempts that have taken too long: unknown, not failed."""
         for entry in list(self.entries.values()):
             if entry.until is not None and now >= entry.until and entry.phase == "running":
-                yield self._judge(entry, entry.attempt, now)
+                yield self._too_long(entry, now)
+
+    def _too_long(self, entry: Entry, now: float) -> Act:
+        key = entry.request.key
+        times = self.timeouts[key] = self.timeouts.get(key, 0) + 1
+        if times < TIMEOUTS:
+            return self._judge(entry, entry.attempt, now)
+        entry.phase, entry.until = "halting", None
+        hanging = sum(each == key for each, _ in self.calls)
+        entry.trouble = f"it took too long {times} times, and {hanging} of its calls have not returned"
+        return Act("halt", key, entry.attempt)
 
     @property
     def next_due(self) -> float | None:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from cutline.barrier import Member
 from cutline.coordinator import effects as module
+from cutline.coordinator import moving
+from cutline.coordinator.effect_rows import forgotten
 from cutline.coordinator.telling import lines_about
 from cutline.errors import Corrupt, EffectUnknown, StorageError
 from cutline.participant.effect_request import EffectRequest
@@ -16,7 +20,7 @@ from cutline.participant.messages import unpack_error
 from cutline.participant.places import machine_id
 from cutline.participant.processes import process_started
 from cutline.storage import Store
-from cutline.storage.effects import LIVE, PERSON
+from cutline.storage.effects import LIVE, PERSON, EffectRow
 
 from .city import City
 
@@ -344,3 +348,78 @@ def test_rows_stay_for_an_older_checkpoint_that_may_yet_be_committed(city: City)
     city.prepare(older, "driver", "a", "b")
     city.step(module.TIDY)
     assert states(city) == ["done"]
+
+
+def test_outcomes_under_other_keys_are_recorded_beside_a_damaged_row(
+    city: City, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for key in ("r:k", "r:other", "r:third"):
+        claim(city, key=key)
+    whole = city.c.catalog.journal
+
+    def damaged(lease: Any, lineage: str, endings: Any, claims: Any, *rest: Any) -> Any:
+        if any(each.key == "r:k" for each in (*endings, *claims)):
+            raise Corrupt("effect r:k is damaged")
+        return whole(lease, lineage, endings, claims, *rest)
+
+    monkeypatch.setattr(city.c.catalog, "journal", damaged)
+    # All that came in one round.
+    for key in ("r:k", "r:other", "r:third"):
+        seat = city.c.roster.seats["a"]
+        about = {"key": key, "attempt": 1, "state": "done", "answer": b"\x91\x07", "blob": None, "by": ""}
+        city.c.effects.heard(seat, "effect_ending", about)
+    city.step()
+    assert states(city) == ["", "done", "done"] and not city.c.effects.endings
+    assert city.c.halted is not None and "r:k is damaged" in city.c.halted["text"]
+    confirmed = [doc["key"] for doc in city.lines["a"].heard if doc["kind"] == "effect_confirmed"]
+    assert confirmed == ["r:other", "r:third"]
+
+
+@pytest.mark.parametrize("returns", [True, False])
+def test_who_moves_ends_when_its_calls_are_over(city: City, returns: bool) -> None:
+    city.c.roster.seats["a"].node = "node"
+    claim(city)
+    assert verdict(city) == ("granted", 1)
+    city.c.mover.drain("node")
+    city.prepare(city.c.newest, "driver", "a", "b")
+    city.step()
+    # Nothing more is granted to it, and it goes on.
+    claim(city, key="r:other")
+    assert states(city) == [""] and city.pad.killed == []
+    if returns:
+        ending(city)
+    else:
+        city.step(moving._REST)
+    city.step()
+    assert city.pad.killed == ["a"]
+    # One without calls ends at once.
+    city.c.roster.seats["b"].node = "other"
+    city.c.mover.drain("other")
+    city.prepare(city.c.newest, "driver", "a", "b")
+    assert city.pad.killed[-1] == "b"
+
+
+def test_who_was_to_move_when_the_system_halted_stays(city: City) -> None:
+    city.c.roster.seats["a"].node = "node"
+    claim(city)
+    city.c.mover.drain("node")
+    city.prepare(city.c.newest, "driver", "a", "b")
+    city.c.halt("a reason.", b"")
+    city.step(2 * moving._REST)
+    assert city.pad.killed == [] and not city.c.mover.ending
+
+
+def test_rows_of_a_fork_are_not_kept_for_the_cut_that_it_began_with() -> None:
+    fields: dict[str, Any] = {name: 0 for name in EffectRow.__dataclass_fields__}
+    row = EffectRow(
+        **{**fields, "key": "r:k", "participant": "a", "birth": 1, "number": 5, "state": "done", "done": None}
+    )
+    done = {Member("a", 1): (12, 6, frozenset[int]())}
+    # Asked for in the fork, and claimed before any cut had it: the origin's cut, 9, has it not.
+    assert forgotten([row], done, [9, 12], 0.0, 9) == ([], [row])
+    # It was pending there, and may be asked for again as long as the fork may go back to it.
+    pending = dataclasses.replace(row, since=8)
+    assert forgotten([pending], done, [9, 12], 0.0, 9) == ([("r:k", 12)], [])
+    assert forgotten([pending], done, [12], 0.0, 9) == ([], [pending])
+    # Without an origin, any older cut may have it.
+    assert forgotten([row], done, [9, 12], 0.0) == ([("r:k", 12)], [])

@@ -14,7 +14,7 @@ import pytest
 import cutline
 from cutline.errors import CannotCapture, Misuse, UnknownMethod
 from cutline.participant.desk_image import desk_to_doc, load_desk, rerun
-from cutline.participant.effect_book import ASK_AGAIN, Act, Book, Outcome
+from cutline.participant.effect_book import ASK_AGAIN, TIMEOUTS, Act, Book, Outcome
 from cutline.participant.effect_calls import Storage, read_answer
 from cutline.participant.effect_request import EffectRequest, bound_to, rekeyed
 from cutline.participant.effecting import Effecting
@@ -395,6 +395,37 @@ def test_the_attempt_after_one_that_took_too_long_has_its_own_time_to_begin() ->
     # Counted from the first claim it would never begin, and be claimed again and again.
     assert list(book.overdue(30.0)) == [Act("claim", "r:k", 1)]
     assert book.entries["r:k"].claimed_at == 30.0
+
+
+def test_calls_that_hang_are_given_up_after_some_of_them() -> None:
+    book = committed(asked(timeout=1.0))
+    list(book.start(0.0))
+    for attempt in range(1, TIMEOUTS):
+        book.granted("r:k", attempt, 0, 0.0)
+        assert list(book.overdue(1.0)) == [Act("claim", "r:k", attempt)]
+    book.granted("r:k", TIMEOUTS, 0, 0.0)
+    assert list(book.overdue(1.0)) == [Act("halt", "r:k", TIMEOUTS)]
+    entry = book.entries["r:k"]
+    assert entry.trouble == "it took too long 5 times, and 5 of its calls have not returned"
+    assert list(book.overdue(9.0)) == [] and book.next_due is None
+    # However late: if one of them says something, that counts.
+    book.returned("r:k", 2, Outcome("done", b"x"))
+    assert entry.phase == "recording"
+    book.delivered("r:k")
+    assert not book.timeouts
+
+
+def test_a_call_that_hangs_and_has_surely_not_happened_is_given_up_too() -> None:
+    book = committed(asked(on_unknown="m:look", timeout=1.0))
+    list(book.start(0.0))
+    book.granted("r:k", 1, 0, 0.0)
+    now = 0.0
+    for _ in range(1, TIMEOUTS):
+        now += 1.0
+        assert list(book.overdue(now)) == [Act("reconcile", "r:k", 1)]
+        assert book.judged("r:k", 1, None, now) is None
+    assert list(book.overdue(now + 1.0)) == [Act("halt", "r:k", 1)]
+    assert book.entries["r:k"].trouble == "it took too long 5 times, and 1 of its calls have not returned"
 
 
 def test_no_more_run_at_once_than_there_is_room_for() -> None:

@@ -14,7 +14,7 @@ USABLE := import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 10))
 PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check
 
 .PHONY: test test-real test-cluster test-zoo test-containers check demo demo-agents bench clean test-adoption mutate
-.PHONY: test-retention test-effects test-people test-sinks test-schema test-crash fuzz-format
+.PHONY: test-retention test-effects test-people test-output test-sinks test-schema test-crash fuzz-format
 .PHONY: simulate simulate-mutants simulate-scale
 .DEFAULT_GOAL := test
 
@@ -82,6 +82,12 @@ test-people: $(STAMP)
 	CUTLINE_TEST_PEOPLE=1 $(BIN)/python -m pytest -q tests/participant/test_people.py tests/system/test_people.py \
 	  tests/system/test_suspending.py tests/ray/test_people.py
 	$(BIN)/python -m tests.effects.matrix --asking --kills $(ASKED)
+
+# The same at every step of what is emitted, to a file, a function, and a table where PostgreSQL can be had:
+# make test-output KILLS=300 OUTPUT=--postgres
+OUTPUT :=
+test-output: $(STAMP)
+	$(BIN)/python -m tests.effects.matrix --output $(OUTPUT) --kills $(KILLS)
 
 # Lines that are emitted, and a power cut after every operation on the file and its journal, in every way that it can
 # leave them: make test-sinks SEEDS=150

@@ -23,15 +23,18 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 from tests.effects.payments import TWICE
-from tests.effects.points import ASKING, FAULTS, STEPS, count
+from tests.effects.points import ASKING, FAULTS, OUTPUT_STEPS, STEPS, count
+from tests.effects.written import differences, prepare
+from tests.storage.servers import a_postgres
 
-__all__ = ("Found", "main", "play", "table")
+__all__ = ("Found", "Plan", "main", "payments", "play", "table")
 
 ROOT = Path(__file__).resolve().parents[2]
 # Payments that one run of the program makes; runs follow each other until the plan is carried out.
@@ -68,6 +71,18 @@ class Found:
         return not (self.doubled or self.lost or self.trouble)
 
 
+class Plan(NamedTuple):
+    """What is played: a program, what it is given, the steps of its matrix, and who looks at what is left."""
+
+    module: str
+    steps: tuple[str, ...]
+    place: Callable[[Path], str]
+    judge: Callable[[Found, Path, int], None]
+    environment: Callable[[Path], dict[str, str]]
+    # Whether somebody answers beside it.
+    beside: bool = False
+
+
 def play(
     folder: Path,
     times: int,
@@ -75,30 +90,30 @@ def play(
     limit: float = 3600.0,
     batch: int = BATCH,
     *,
-    asking: bool = False,
+    plan: Plan | None = None,
 ) -> Found:
-    """Pays, or asks, until each cell was carried out `times` times, or `wanted` faults, or time is up."""
+    """Pays, or what the plan says, until each cell was carried out `times` times, or `wanted` faults, or time
+    is up."""
+    plan = plan or payments()
     for name in ("fired", "roles"):
         (folder / name).mkdir(parents=True)
     (folder / "times").write_text(str(times))
     (folder / "clock").touch()
-    world = folder / "world"
     paths = [str(Path(__file__).parent / "site"), str(ROOT), os.environ.get("PYTHONPATH", "")]
     environment = {
         **os.environ,
         "EFFECT_PLAN": str(folder),
-        "EFFECT_WORLD": str(world),
-        "EFFECT_GOT": str(folder / "got"),
+        **plan.environment(folder),
         "PYTHONPATH": os.pathsep.join(filter(None, paths)),
     }
-    module = "tests.effects.asking" if asking else "tests.effects.payments"
-    found = Found(ASKING if asking else STEPS)
+    found = Found(plan.steps)
     began = time.monotonic()
     goal = 0
-    with _beside(module, folder, environment, found) if asking else nullcontext():
+    with _beside(plan.module, folder, environment, found) if plan.beside else nullcontext():
         while time.monotonic() - began < limit:
             goal += batch
-            _pay(module, folder, goal, environment, found, began + limit)
+            command = [sys.executable, "-m", plan.module, plan.place(folder), str(goal)]
+            _run(folder, command, environment, found, began + limit)
             found.cells = {
                 (step, fault): count(folder, step, fault) for step in found.steps for fault in FAULTS
             }
@@ -106,11 +121,32 @@ def play(
             if found.trouble or enough or min(found.cells.values()) >= times:
                 break
     found.seconds = time.monotonic() - began
-    if asking:
-        _judge_answers(found, world, folder / "got", goal)
-    else:
-        _judge(found, world, goal)
+    plan.judge(found, folder, goal)
     return found
+
+
+def payments(catalog: str = "") -> Plan:
+    """Payments; `catalog`: a URL of PostgreSQL."""
+    tail = f"?catalog={catalog}" if catalog else ""
+    return Plan(
+        "tests.effects.payments",
+        STEPS,
+        lambda folder: f"{folder / 'store'}{tail}",
+        _judge,
+        lambda folder: {"EFFECT_WORLD": str(folder / "world")},
+    )
+
+
+def people() -> Plan:
+    """Questions to somebody who answers beside the program."""
+    return Plan(
+        "tests.effects.asking",
+        ASKING,
+        lambda folder: str(folder / "store"),
+        lambda found, folder, goal: _judge_answers(found, folder / "world", folder / "got", goal),
+        lambda folder: {"EFFECT_WORLD": str(folder / "world"), "EFFECT_GOT": str(folder / "got")},
+        beside=True,
+    )
 
 
 @contextmanager
@@ -146,14 +182,29 @@ def _beside(module: str, folder: Path, environment: dict[str, str], found: Found
         thread.join()
 
 
-def _pay(
-    module: str, folder: Path, goal: int, environment: dict[str, str], found: Found, until: float
+def writing(url: str = "") -> Plan:
+    """Lines of a file, a function, and rows of a table if there is a `url` of PostgreSQL."""
+    if url:
+        prepare(url)
+
+    def judge(found: Found, folder: Path, goal: int) -> None:
+        found.payments = 2 * goal
+        found.calls, found.doubled, found.lost = differences(folder, url, goal)
+
+    def environment(folder: Path) -> dict[str, str]:
+        return {"OUTPUT_HEARD": str(folder / "heard"), "OUTPUT_URL": url}
+
+    return Plan("tests.effects.writing", OUTPUT_STEPS, str, judge, environment)
+
+
+def _run(
+    folder: Path, command: Sequence[str], environment: dict[str, str], found: Found, until: float
 ) -> None:
-    """Runs the program, again whenever it was killed, until it has made so many payments of each payer."""
+    """Runs the program, again whenever it was killed, until it has done as much as it was told."""
     while True:
         found.starts += 1
         process = subprocess.Popen(
-            [sys.executable, "-m", module, str(folder / "store"), str(goal)],
+            command,
             cwd=ROOT,
             env=environment,
             stdout=subprocess.PIPE,
@@ -195,8 +246,8 @@ def _last(process: subprocess.Popen[str]) -> str | None:
         return None
 
 
-def _judge(found: Found, world: Path, goal: int) -> None:
-    lines = world.read_text().split("\n")[:-1]
+def _judge(found: Found, folder: Path, goal: int) -> None:
+    lines = (folder / "world").read_text().split("\n")[:-1]
     calls = Counter(tuple(line.split()[:2]) for line in lines)
     wanted = [(payer, str(number)) for payer in ("ann", "bob") for number in range(goal)]
     found.payments, found.calls = len(wanted), len(lines)
@@ -240,11 +291,18 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--kills", type=int, default=300)
     parser.add_argument("--limit", type=float, default=3600.0, help="seconds")
-    parser.add_argument("--asking", action="store_true", help="people are asked")
+    parser.add_argument("--asking", action="store_true", help="people are asked, in place of effects")
+    parser.add_argument("--output", action="store_true", help="what is emitted, in place of effects")
+    parser.add_argument(
+        "--postgres", action="store_true", help="a catalog, or a sink, in a PostgreSQL database"
+    )
     options = parser.parse_args()
-    cells = len(ASKING if options.asking else STEPS) * len(FAULTS)
     folder = Path(tempfile.mkdtemp(prefix="effects-"))
-    found = play(folder, -(-options.kills // cells), limit=options.limit, asking=options.asking)
+    with ExitStack() as stack:
+        url = stack.enter_context(a_postgres()).url("effects") if options.postgres else ""
+        plan = people() if options.asking else writing(url) if options.output else payments(url)
+        times = -(-options.kills // (len(plan.steps) * len(FAULTS)))
+        found = play(folder, times, limit=options.limit, plan=plan)
     print(table(found))
     for text in (*found.halts, *found.trouble, *(f"doubled: {each}" for each in found.doubled), *found.lost):
         print(text)

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-__all__ = ("ASKING", "FAULTS", "STEPS", "at", "count", "i_am", "install")
+__all__ = ("ASKING", "FAULTS", "OUTPUT_STEPS", "STEPS", "at", "count", "i_am", "install")
 
 # Where an effect can be when somebody dies; those with a star happen in the coordinator.
 STEPS = (
@@ -42,6 +42,21 @@ ASKING = (
     "found*",
     "delivery",
     "delivered",
+)
+# The same of what is emitted; at those with two stars it is the coordinator itself that is stopped.
+OUTPUT_STEPS = (
+    "emit",
+    "captured",
+    "raised**",
+    "wanted",
+    "noted**",
+    "half**",
+    "written**",
+    "saved**",
+    "done",
+    "call",
+    "called",
+    "given",
 )
 FAULTS = ("participant", "coordinator", "both", "system", "stop", "zombie")
 STOPPED = 1.5
@@ -70,7 +85,8 @@ def _pids(start: str) -> list[int]:
 
 def count(folder: Path, step: str, fault: str) -> int:
     """How often that cell was carried out."""
-    return len(list((folder / "fired").glob(f"{step}.{fault}.*")))
+    start = f"{step}.{fault}."
+    return sum(name.startswith(start) for name in os.listdir(folder / "fired"))
 
 
 def at(step: str) -> None:
@@ -98,7 +114,8 @@ def _carry_out(fault: str, step: str) -> None:
     # In the coordinator the participant that it is about is one of those there are; where somebody answers,
     # it is he.
     own = os.getpid()
-    victim = own if not step.endswith("*") else _pids("participant")[0]
+    in_it = step.endswith("*") and not step.endswith("**")
+    victim = _pids("participant")[0] if in_it else own
     coordinator, driver = _pids("coordinator"), _pids("driver")
     if fault == "participant":
         _end(victim)
@@ -113,9 +130,9 @@ def _carry_out(fault: str, step: str) -> None:
         os.kill(victim, signal.SIGSTOP)
     else:
         _later(ZOMBIE, victim)
-        others = [pid for pid in _pids("participant") if pid != victim]
+        others = [pid for pid in (*driver, *_pids("participant"), *coordinator) if pid != victim]
         # Ended by somebody else, since the victim stands still.
-        command = f"kill -STOP {victim}; kill -KILL {' '.join(map(str, [*driver, *others, *coordinator]))}"
+        command = f"kill -STOP {victim}; kill -KILL {' '.join(map(str, others))}"
         _detached(command)
         time.sleep(0.5)
 
@@ -218,12 +235,48 @@ def install() -> None:
     ):
         setattr(kind, name, changed)
 
+    _install_output()
 
-def _before(kind: type, name: str, step: str) -> None:
+
+def _install_output() -> None:
+    from cutline.coordinator.output import Outputs
+    from cutline.participant.emitting import Emitting
+    from cutline.storage import line_file
+    from cutline.storage.row_table import RowTable
+
+    _before(Emitting, "_hand_over", "wanted")
+    _before(Emitting, "other_event", "given", lambda event: type(event).__name__ == "_Given")
+    _before(Emitting, "other_order", "done", lambda doc: doc["kind"] == "emit_done")
+    _after(Outputs, "_raise_horizon", "raised**")
+    _after(Outputs, "_save", "saved**")
+    _after(line_file.LineFile, "_sync_journal", "noted**")
+    _after(line_file.LineFile, "publish", "written**")
+    _after(RowTable, "publish", "written**")
+    captured, write = Emitting.captured, line_file._write
+
+    def emitted(self: Any, checkpoint: int) -> None:
+        captured(self, checkpoint)
+        if not self.desk.output.is_empty:
+            at("captured")
+
+    def in_halves(descriptor: int, data: bytes, place: int) -> None:
+        half = len(data) // 2
+        write(descriptor, data[:half], place)
+        if data[:1] == b"{":
+            # A line, and none of the journal's: that is written when a coordinator begins, too.
+            at("half**")
+        write(descriptor, data[half:], place + half)
+
+    setattr(Emitting, "captured", emitted)  # noqa: B010
+    setattr(line_file, "_write", in_halves)  # noqa: B010
+
+
+def _before(kind: type, name: str, step: str, when: Callable[..., bool] = lambda *_given: True) -> None:
     real: Callable[..., Any] = getattr(kind, name)
 
     def passing(self: Any, *given: Any) -> Any:
-        at(step)
+        if when(*given[:1]):
+            at(step)
         return real(self, *given)
 
     setattr(kind, name, passing)

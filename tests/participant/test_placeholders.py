@@ -196,6 +196,5 @@ def test_a_log_is_shown_with_its_values() -> None:
     assert seen["items"][1]["length"] == 2 and seen["items"][2]["same_as"] == seen["items"][1]["id"]
 
 
-
 class Kind(enum.Enum):
     ONE = 1

@@ -103,9 +103,7 @@ def the_wrong_block(patch: Patch) -> None:
 def a_bucket_short(patch: Patch) -> None:
     """The last key of each bucket is not found."""
     true = Indexed._bucket
-    patch.setattr(
-        Indexed, "_bucket", lambda self, number: true(self, number)[:-1]
-    )
+    patch.setattr(Indexed, "_bucket", lambda self, number: true(self, number)[:-1])
 
 
 def numbers_of_this_process(patch: Patch) -> None:
@@ -151,5 +149,3 @@ def test_a_lie_is_caught(lie: Callable[[Patch], None], monkeypatch: Patch) -> No
         with pytest.raises((AssertionError, CannotRestore)):
             for seed in range(ENOUGH):
                 drive(seed)
-
-

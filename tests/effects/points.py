@@ -164,6 +164,11 @@ def _detached(command: str) -> None:
 
 def install() -> None:
     """Puts the points into this process's Cutline."""
+    _install_effects()
+    _install_output()
+
+
+def _install_effects() -> None:
     from cutline.coordinator.effects import Effects
     from cutline.coordinator.questions import Questions
     from cutline.participant.effecting import Effecting
@@ -234,8 +239,6 @@ def install() -> None:
         (Questions, "_found", looked),
     ):
         setattr(kind, name, changed)
-
-    _install_output()
 
 
 def _install_output() -> None:

@@ -184,13 +184,15 @@ def _input(child: Child) -> None:
         for _ in range(4):
             number += 1
             _take(child, log, number)
-        child.mark(f"forget input {number - 5}")
-        with suppress(StorageError):
-            # Put off, if it cannot be done.
-            log.forget(max(0, log.last - 5))
         if turn == 1:
             log.close()
             log = open_log(child.top)
+            continue
+        # In the end several files at once.
+        child.mark(f"forget input {number - 3}")
+        with suppress(StorageError):
+            # Put off, if it cannot be done.
+            log.forget(max(0, log.last - 3))
     log.close()
 
 
@@ -206,8 +208,8 @@ def _take(child: Child, log: IngressLog, number: int) -> None:
 
 
 def open_log(top: Path) -> IngressLog:
-    """The log, whose files have two records or three."""
-    return IngressLog(top / "ingress" / "line.log", bytes(32), segment_bytes=400, spent_bytes=200)
+    """The log, whose files have two records or so."""
+    return IngressLog(top / "ingress" / "line.log", bytes(32), segment_bytes=200, spent_bytes=100)
 
 
 class Player:

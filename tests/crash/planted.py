@@ -169,7 +169,7 @@ PLANTED = {
         Bug("blobs before rows in a collection", _packs_before_rows, "process", "gc"),
         Bug("files of the log without their names", _names_unsynced, "power", "input"),
         Bug("input before it is durable", _input_unsynced, "power", "input"),
-        Bug("files of the log removed in any order", _newest_first, "power", "input"),
+        Bug("files of the log removed in any order", _newest_first, "process", "input"),
         Bug("refused input stays in the log", _not_taken_back, "process", "input", "EIO"),
         Bug("step before it is durable", _steps_unsynced, "power", "step"),
         Bug("files of steps without their names", _step_names_unsynced, "power", "step"),

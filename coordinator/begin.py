@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from cutline.errors import CutlineError, RefusedOption, StoreInUse, StoreNotWritable
+from cutline.errors import CutlineError, RefusedOption, StorageError, StoreInUse, StoreNotWritable
 from cutline.participant.allowing import restrict
 from cutline.participant.clock import wall
 from cutline.participant.control import pack_control
@@ -32,6 +32,7 @@ from .cycles import seldom_looking
 from .ending import await_ends
 from .input_retention import InputRetention
 from .launch import Launcher, ProcessLauncher
+from .outlet import Opened, close_sinks, opened_sinks
 from .runner import LEASE_SECONDS, Coordinator, Settings
 from .step_retention import forget_steps
 
@@ -88,13 +89,16 @@ def begin(
     store = opened_with_key(spec, create=True)
     home = _made(Path(spec["home"]))
     lease = _acquire(store, settings.system, spec["driver_pid"], home)
+    opened: dict[str, Opened | StorageError] = {}
     try:
+        # What is refused is refused before there is a lineage: the next start would go on from that one.
+        network = network_address(spec["listen"], host)
+        if not spec["take_over"]:
+            opened = opened_sinks(settings.sinks)
         lineage, mode = lineage_to_run(store, lease, settings.system, spec)
         coordinator = Coordinator(settings, store, lease, lineage, wall=wall)
-        if mode != "take_over":
-            coordinator.output.check()
+        coordinator.output.take(opened)
         token = spec["token"]
-        network = network_address(spec["listen"], host)
         transport = GrpcTransport(
             token,
             coordinator.post,
@@ -134,6 +138,7 @@ def begin(
         elif mode == "resume":
             coordinator.recoverer.resume_newest()
     except BaseException:
+        close_sinks(opened)
         store.catalog.release_lease(lease)
         raise
     return coordinator, store

@@ -14,12 +14,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from cutline.barrier import Member
-from cutline.errors import CutlineError, OutputRefused
+from cutline.errors import CutlineError, OutputRefused, StorageError
 from cutline.participant.output import CALL
 from cutline.participant.transport import Link
 from cutline.storage.sinks import Origin, Record, Sink, open_sink
 
-__all__ = ("FIRST_PAUSE", "LONGEST_PAUSE", "Entry", "Outlet")
+__all__ = ("FIRST_PAUSE", "LONGEST_PAUSE", "Entry", "Opened", "Outlet", "close_sinks", "opened_sinks")
 
 # Seconds before a sink that has failed is tried again: at first, and at most.
 FIRST_PAUSE = 0.5
@@ -42,6 +42,42 @@ class Entry(NamedTuple):
     @property
     def member(self) -> Member:
         return Member(self.participant, self.birth)
+
+
+class Opened(NamedTuple):
+    """A sink that was opened at a start, and how far it is."""
+
+    sink: Sink
+    numbers: dict[Origin, int]
+
+
+def opened_sinks(docs: Mapping[str, Mapping[str, Any]]) -> dict[str, Opened | StorageError]:
+    """The sinks of a start that are no functions; of one that is only out of reach, why.
+
+    Raises:
+        OutputRefused: one can never be what it must be; the message says why.
+        MissingPackage: what it needs is not installed.
+    """
+    found: dict[str, Opened | StorageError] = {}
+    try:
+        for name, doc in docs.items():
+            if doc["kind"] != CALL:
+                sink = open_sink(name, doc)
+                try:
+                    found[name] = Opened(sink, sink.open())
+                except StorageError as error:
+                    found[name] = error
+    except BaseException:
+        close_sinks(found)
+        raise
+    return found
+
+
+def close_sinks(opened: Mapping[str, Opened | StorageError]) -> None:
+    """Nothing comes of that start."""
+    for each in opened.values():
+        if isinstance(each, Opened):
+            each.sink.close()
 
 
 class Outlet:
@@ -130,12 +166,10 @@ class Outlet:
 
     # -- its thread ------------------------------------------------------------------------------
 
-    def check(self) -> None:
-        """Opens it in this thread, at a start. Raises what `Sink.open` does."""
-        if not self.is_function:
-            self._sink = open_sink(self.name, self.doc)
-            self.numbers.update(self._sink.open())
-            self.phase = "idle"
+    def take(self, opened: Opened) -> None:
+        """At a start: it was opened."""
+        self._sink, self.phase = opened.sink, "idle"
+        self.numbers.update(opened.numbers)
 
     def open(self, heard: Callable[[dict[Origin, int] | CutlineError], None]) -> None:
         """Opens it anew; `heard` gets how far it is, or why not."""

@@ -20,7 +20,7 @@ from cutline.errors import CutlineError, Fenced, OutputRefused, StorageError
 from cutline.storage.fork_apart import comes_from
 from cutline.storage.sinks import Origin, Record
 
-from .outlet import Entry, Outlet
+from .outlet import Entry, Opened, Outlet
 from .roster import Seat
 from .settings import Ticket
 
@@ -54,18 +54,14 @@ class Outputs:
         self.resting: Ticket | None = None
         self.rest_until = 0.0
 
-    def check(self) -> None:
-        """Opens the sinks at a start. One that is only out of reach is tried again later.
-
-        Raises:
-            OutputRefused: one can never be what it must be; the message says why.
-            MissingPackage: what it needs is not installed.
-        """
-        for outlet in self.outlets.values():
-            try:
-                outlet.check()
-            except StorageError as error:
-                self._failed(outlet, error)
+    def take(self, opened: Mapping[str, Opened | StorageError]) -> None:
+        """The sinks as they were opened at the start. One that is only out of reach is tried again later."""
+        for name, each in opened.items():
+            outlet = self.outlets[name]
+            if isinstance(each, Opened):
+                outlet.take(each)
+            else:
+                self._failed(outlet, each)
             self._tell_news(outlet)
 
     def close(self) -> None:

@@ -33,8 +33,9 @@ def desk_to_doc(desk: Desk) -> dict[str, Any]:
         **({"leaving": True} if desk.leaving else {}),
         **({"effects": [each.to_doc() for each in desk.effects.values()]} if desk.effects else {}),
         **({"timers": desk.timers.to_doc()} if desk.timers else {}),
-        # What is measured goes on from here, wherever.
-        **({"clock": desk.now()} if desk.timers or desk.armed else {}),
+        # What is measured goes on from here, wherever; also what a suspended handler will yet begin to
+        # measure, because its loop counts from when it began.
+        **({"clock": desk.now()} if desk.timers or desk.calls else {}),
         **({"output": output} if (output := desk.output.to_doc()) else {}),
         "handled": desk.handled,
         "handlers": desk.handlers,

@@ -11,6 +11,7 @@ import pytest
 from cutline.coordinator import outlet as pauses
 from cutline.coordinator import output as module
 from cutline.coordinator.effects import Effects
+from cutline.coordinator.outlet import opened_sinks
 from cutline.coordinator.telling import lines_about
 from cutline.errors import StorageError
 from cutline.storage import Store
@@ -30,7 +31,7 @@ def sinks(tmp_path: Path) -> dict[str, Any]:
 def city(store: Store, tmp_path: Path, sinks: dict[str, Any]) -> Iterator[City]:
     """A driver and a and b, with one cut of all."""
     made = City(store, tmp_path, sinks=sinks)
-    made.c.output.check()
+    made.c.output.take(opened_sinks(sinks))
     made.open_for_business("a", "b")
     yield made
     made.c.output.close()

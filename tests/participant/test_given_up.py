@@ -7,10 +7,13 @@ import gc
 from contextlib import suppress
 from typing import Any
 
+import msgpack
 import pytest
 
 import cutline
 from cutline.errors import Misuse
+from cutline.participant.clock import Clock
+from cutline.participant.desk_image import desk_to_doc, load_desk, rerun
 from cutline.participant.person import asked_of
 from tests.participant.desks import Bench
 from tests.participant.test_people import Asker, answered, bound
@@ -56,6 +59,42 @@ def test_what_was_given_up_is_given_up_in_a_re_run(what: str, late: bool) -> Non
     with bound(bench):
         bench.tick(100)
         assert bench.answers_out() == {1: "gave up"}
+
+
+class Late(Asker):
+    async def nap(self, how: str) -> str:
+        await self.peer.wake.remote()  # type: ignore[attr-defined]
+        if how == "a timeout":
+            with suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self.peer.never.remote(), 5)  # type: ignore[attr-defined]
+        else:
+            await (asyncio if how == "asyncio" else cutline).sleep(5)
+        return "woke up"
+
+
+@pytest.mark.parametrize("how", ["asyncio", "cutline", "a timeout"])
+def test_what_begins_after_a_restore_under_a_clock_that_is_behind_takes_no_longer(how: str) -> None:
+    read = {"wall": 1e9, "steady": 50.0}
+
+    def clock() -> Any:
+        return Clock(lambda: read["wall"], lambda: read["steady"])
+
+    bench = Bench(Late, clock())
+    bench.ask(1, "nap", how)
+    doc = msgpack.unpackb(msgpack.packb(desk_to_doc(bench.desk)), strict_map_key=False)
+    # Another process, on a machine that is a day behind.
+    read.update(wall=1e9 - 86400.0, steady=7.0)
+    other = Bench(Late, clock())
+    with bound(other):
+        load_desk(other.desk, doc)
+        rerun(other.desk)
+        other.answer(1, None)
+        read["steady"] += 4.5
+        assert not other.desk.fire_timers()
+        read["steady"] += 1.0
+        assert other.desk.fire_timers()
+        other.collect()
+    assert other.answers_out() == {1: "woke up"}
 
 
 class Careful(Asker):

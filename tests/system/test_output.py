@@ -215,6 +215,9 @@ def test_sinks_that_cannot_be_meant(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(OutputRefused, match="no regular file"):
         started(tmp_path, sinks={"a": cutline.FileSink(tmp_path / "pipe")})
+    # Nothing was begun that the next start would go on from.
+    with open_store(tmp_path / "store", create=False) as store:
+        assert store.catalog.lineages("default") == []
 
 
 def test_a_sink_that_the_program_names_no_more_keeps_its_output(tmp_path: Path) -> None:

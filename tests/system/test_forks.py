@@ -164,6 +164,11 @@ def test_three_forks_run_beside_their_origin(tmp_path: Path, world: Path) -> Non
             for fork in forks.values():
                 fork.stop()
         unchanged(tmp_path, before, "before")
+    _left_behind(tmp_path, store, made["live"].point)
+
+
+def _left_behind(tmp_path: Path, store: Path, point: str) -> None:
+    """What the stopped systems have left: keys of their own, the origin's outcomes, one ancestry."""
     keys = {name: {doc["key"] for doc in rows(tmp_path, name)} for name in ("office", "office-live")}
     assert not keys["office"] & keys["office-live"] and all(keys.values())
     by = [doc["by"] for doc in rows(tmp_path, "office-recorded") if doc["state"] == "done"]
@@ -176,7 +181,7 @@ def test_three_forks_run_beside_their_origin(tmp_path: Path, world: Path) -> Non
     with open_store(store, create=False) as opened:
         heads = {name: opened.catalog.head_lineage(name) or "" for name in ("office", "office-live")}
         came = comes_from(opened.catalog, "office-live", heads["office-live"])
-    assert came == [heads["office-live"], made["live"].point.split("/")[0], heads["office"]]
+    assert came == [heads["office-live"], point.split("/")[0], heads["office"]]
     assert asked("verify", "-s", store)["office-live"]["faults"] == []
 
 

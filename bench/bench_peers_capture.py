@@ -1,11 +1,12 @@
 """A checkpoint of a participant after one in a hundred of its state has changed, against ways of saving it.
 
 Four states: arrays, a table (`Map`, dict), a chat history (`Log`, list), and all three. Three figures each:
-what the program is held up for, the time until all is durable, and the bytes written. Ours is a checkpoint of
-a running system, asked for right after the changes; the time to durable is that of `system.checkpoint()`,
-from the request to the commit, and the bytes are those of its packs. The peers are `bench.peers.savers`. Both
-sides make the same changes, and in the end what was saved last is read back and must be what is held, and
-the same on both sides.
+what the program is held up for, the time until all is durable, and the bytes written. Ours is a checkpoint
+of a running system, asked for right after the changes; the time to durable is that of
+`system.checkpoint()`, from the request to the commit, and the bytes are those of its packs, which are
+compressed (the history repeats itself, the arrays do not). The peers are `bench.peers.savers`. Both sides
+make the same changes, and in the end what was saved last is read back and must be what is held, and the
+same on both sides.
 """
 
 from __future__ import annotations

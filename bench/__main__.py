@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from bench.document import Run, compact, in_order, row_names
+from bench.merged import merged
 from bench.row import Row
 from cutline.storage.authentic import StoreKey
 from cutline.storage.keys import ENVIRONMENT
@@ -42,6 +43,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--micro", action="store_true", help="the parts too, each alone (pytest-benchmark)")
     parser.add_argument("--report", metavar="FOLDER", type=Path, help="write report.md, pictures and figures")
     parser.add_argument("--figures", metavar="FILE", type=Path, help="report these, without measuring")
+    parser.add_argument("--with", dest="beside", metavar="FILE", type=Path, help="report these figures too")
     return parser.parse_args(arguments)
 
 
@@ -57,6 +59,7 @@ def _report(doc: dict[str, object], folder: Path) -> None:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure the rows asked for; 2 if one of that name does not exist, 1 if one ended with an error."""
     options = _options(arguments)
+    beside = [json.loads(options.beside.read_text(encoding="utf-8"))] if options.beside is not None else []
     if options.figures is not None:
         doc = json.loads(options.figures.read_text(encoding="utf-8"))
     else:
@@ -68,14 +71,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 f"no row {', '.join(unknown)}; there are: {', '.join(known) or 'none yet'}", file=sys.stderr
             )
             return 2
+        # Whether they go together is better known before an hour of measuring.
+        merged([*beside, Run().to_doc()])
         run = Run(
             quick=options.quick, told=lambda row: None if options.json else print(_line(row), flush=True)
         )
-        for name in in_order(wanted):
-            run.measure(name)
-        if options.micro:
+        if run.measure_all(in_order(wanted)) and options.micro:
             run.measure_micro()
         doc = run.to_doc()
+    doc = merged([*beside, doc])
     if options.report is not None:
         _report(doc, options.report)
     if options.json:

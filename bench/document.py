@@ -90,6 +90,17 @@ class Run:
     micro: list[dict[str, Any]] = field(default_factory=list)
     _load: tuple[float, float, float] = field(default_factory=os.getloadavg)
 
+    def measure_all(self, names: Sequence[str]) -> bool:
+        """One after the other. An interrupt ends it: the rest is missing, and what was found is kept."""
+        for place, name in enumerate(names):
+            try:
+                self.measure(name)
+            except KeyboardInterrupt:
+                rest = dict.fromkeys(names[place:])
+                self.missing += [Missing(each, "the run was interrupted before it ended") for each in rest]
+                return False
+        return True
+
     def measure(self, name: str) -> None:
         """One module's rows. One that ends with an error is named, and does not end the run."""
         settings: dict[str, Any] = {}

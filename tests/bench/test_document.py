@@ -45,6 +45,20 @@ def test_what_fails_and_what_is_missing_is_named(monkeypatch: pytest.MonkeyPatch
     assert set(doc["seconds"]) == {"broken", "good", "peers"}
 
 
+def test_an_interrupt_keeps_what_was_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted() -> Row:
+        raise KeyboardInterrupt
+
+    modules = {"bench.bench_a": lambda: ROW, "bench.bench_b": interrupted}
+    monkeypatch.setattr(bench.document, "import_module", lambda name: SimpleNamespace(measure=modules[name]))
+    run = Run()
+    assert run.measure_all(["a"])
+    assert not run.measure_all(["a", "b", "c", "b"])
+    assert run.rows == [ROW, ROW]
+    reason = "the run was interrupted before it ended"
+    assert run.missing == [Missing("b", reason), Missing("c", reason)]
+
+
 def test_a_quick_run_is_small_and_says_what_it_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[dict[str, object]] = []
 

@@ -1,0 +1,68 @@
+"""Documents of several runs make one report."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bench.__main__ import main
+from bench.bench_same_vs_same import GROUP as NOISE
+from bench.document import Run
+from bench.merged import merged
+from bench.report import too_noisy
+from bench.row import Missing, Row
+
+
+def _row(name: str, **more: Any) -> Row:
+    return Row(name, "s", [1.0] * 5, [1.0] * 5, at_most=1.05, at_least=0.95, **more)
+
+
+def _document(*rows: Row, missing: tuple[str, ...] = (), seconds: float = 1.0) -> dict[str, Any]:
+    absent = [Missing(name, "not installed") for name in missing]
+    return Run(rows=list(rows), missing=absent, seconds={row.name: seconds for row in rows}).to_doc()
+
+
+def test_rows_are_put_together_and_what_is_there_is_not_missing() -> None:
+    both = merged([_document(_row("a"), missing=("b", "c")), _document(_row("b"), missing=("a", "d"))])
+    assert [row["name"] for row in both["rows"]] == ["a", "b"]
+    assert [entry["name"] for entry in both["missing"]] == ["c", "d"]
+    assert both["seconds"] == {"a": 1.0, "b": 1.0}
+
+
+def test_one_document_is_itself() -> None:
+    alone = _document(_row("a"), missing=("b",))
+    assert merged([alone]) == alone
+
+
+def test_a_noisy_run_makes_all_of_it_noisy() -> None:
+    loud = Row("same", "s", [0.5, 1.0, 2.0, 1.0, 1.0], [1.0] * 5, at_least=0.95, at_most=1.05, group=NOISE)
+    both = merged([_document(_row("same", group=NOISE)), _document(loud)])
+    assert [row["name"] for row in both["rows"]] == ["same", "same_run_2"]
+    assert too_noisy(both)
+
+
+def test_the_later_of_two_rows_counts() -> None:
+    later = Row("a", "s", [2.0] * 5, [1.0] * 5)
+    both = merged([_document(_row("a"), _row("b")), _document(later)])
+    assert [(row["name"], row["ratio"]) for row in both["rows"]] == [("a", 2.0), ("b", 1.0)]
+
+
+def test_machines_that_differ_are_refused() -> None:
+    one, other = _document(_row("a")), _document(_row("b"))
+    other["machine"]["cores"] = 99
+    with pytest.raises(ValueError, match="different machines: cores differs"):
+        merged([one, other])
+
+
+def test_a_run_joins_figures_that_are_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    there = tmp_path / "figures.json"
+    there.write_text(json.dumps(_document(_row("a"), missing=("b",))))
+    monkeypatch.setattr("bench.bench_written_per_changed.measure", lambda: _row("b"))
+    assert main(["--json", "--only", "written_per_changed", "--with", str(there)]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert [row["name"] for row in document["rows"]] == ["a", "b"] and not document["missing"]

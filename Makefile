@@ -151,8 +151,9 @@ bench-micro: $(STAMP)
 bench-peers: $(PEERS)/.stamp
 	-$(PEERS)/bin/python -m venv $(FLINK)
 	-$(FLINK)/bin/python -m pip install -qq --disable-pip-version-check -r requirements-bench-flink.txt
-	CUTLINE_BENCH_FLINK=$(FLINK)/bin/python $(PEERS)/bin/python -m bench --only \
-	  $$(ls bench/bench_peers_*.py | sed 's,.*/bench_,,; s,\.py$$,,' | paste -sd,)
+	CUTLINE_BENCH_FLINK=$(FLINK)/bin/python $(PEERS)/bin/python -m bench --only same_vs_same,$$( \
+	  ls bench/bench_peers_*.py | sed 's,.*/bench_,,; s,\.py$$,,' | paste -sd,) \
+	  --with bench/results/figures.json --report bench/results
 
 $(PEERS)/.stamp: $(STAMP) requirements-bench.txt
 	$(BIN)/python -m venv $(PEERS)

@@ -24,7 +24,10 @@ def merged(documents: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     first, *others = documents
     for key in ("processor", "cores", "kernel"):
         if any(other["machine"][key] != first["machine"][key] for other in others):
-            raise ValueError(f"the documents were made on different machines: {key} differs")
+            raise ValueError(
+                f"the documents were made on different machines: {key} differs; measure all of them on this "
+                "one (`make bench-quick` comes first)"
+            )
     rows = {row["name"]: row for row in first["rows"]}
     for place, other in enumerate(others, 2):
         for row in other["rows"]:

@@ -98,7 +98,7 @@ def measure(*, rounds: int = 7, few: int = 100, many: int = 100_000) -> list[Row
         def listed(catalog: _Catalog) -> Callable[[], float]:
             return lambda: catalog.listing(min(many, 5_000))
 
-        lists = interleave(max(1, rounds // 2), listed(large), listed(small))
+        lists = interleave(rounds, listed(large), listed(small))
         small.catalog.close()
         large.catalog.close()
     return [

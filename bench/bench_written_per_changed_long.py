@@ -73,7 +73,7 @@ def _run(mebibytes: int, share: float, checkpoints: int) -> tuple[float, float, 
     return float(written), float(changed), longest
 
 
-def measure(*, rounds: int = 3, mebibytes: int = 64, share: float = 0.01, checkpoints: int = 100) -> Row:
+def measure(*, rounds: int = 5, mebibytes: int = 64, share: float = 0.01, checkpoints: int = 100) -> Row:
     """The row; see the module's head."""
     found = [_run(mebibytes, share, checkpoints) for _ in range(rounds)]
     return Row(

@@ -1,8 +1,8 @@
 """What `python -m bench --quick` measures, and how small: all of it in under ten minutes on two cores.
 
 A row that is not here takes too long, or says nothing when it is small (the growth from 1,000 to 10,000
-participants, a percentile of few triggers). Five rounds are the fewest that a verdict can come from
-(`bench.verdict.FEW`).
+participants, a percentile of few triggers, a first full image over few checkpoints). Five rounds are the
+fewest that a verdict can come from (`bench.verdict.FEW`).
 """
 
 from __future__ import annotations
@@ -38,5 +38,4 @@ QUICK: Mapping[str, Mapping[str, Any]] = {
     "throughput_kept_10": {"rounds": 8, "spell": 2.0, "mebibytes": 256},
     "write_bandwidth": {"rounds": 5, "mebibytes": 128},
     "written_per_changed": {"rounds": 5, "mebibytes": 64},
-    "written_per_changed_long": {"rounds": 3, "mebibytes": 16, "checkpoints": 30},
 }

@@ -32,6 +32,8 @@ _RATES = (1, 10)
 
 _WHAT = """What each row is, is in [docs/bench.md](../../docs/bench.md). Figures are those of
 this machine; what counts are the ratios of figures that were taken in turns in one run."""
+_QUICK = """A quick run has smaller sizes and fewer rounds than the targets are meant for: a row that fails
+here is to be looked at in a full one (`make bench`)."""
 _NOISY = """**No: this machine was too noisy for verdicts.** A baseline measured against itself must
 give 1, and its interval left 0.95 to 1.05. A verdict below has a question mark: it is what the samples
 give."""
@@ -227,6 +229,7 @@ def report_text(doc: Doc, pictures: Sequence[Picture], without: str = "") -> str
         "",
         f"Written by `make {'bench-quick' if doc['quick'] else 'bench'}`. {_WHAT}",
         "",
+        *([_QUICK, ""] if doc["quick"] else []),
         *_machine(doc),
         *([without, ""] if without else []),
         *_noise(doc),

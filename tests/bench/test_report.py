@@ -146,6 +146,14 @@ def test_old_figures_are_reported_again(tmp_path: Path, capsys: pytest.CaptureFi
     assert "written: targets.png" in capsys.readouterr().err
 
 
+def test_the_report_that_is_there_is_that_of_its_figures(tmp_path: Path) -> None:
+    results = Path(__file__).parents[2] / "bench" / "results"
+    assert main(["--figures", str(results / "figures.json"), "--report", str(tmp_path)]) == 0
+    for name in ("report.md", "figures.json"):
+        assert (tmp_path / name).read_text() == (results / name).read_text(), f"{name} was changed by hand"
+    assert {path.name for path in tmp_path.iterdir()} <= {path.name for path in results.iterdir()}
+
+
 def test_the_parts_are_in_the_document(monkeypatch: pytest.MonkeyPatch) -> None:
     statuses = iter((0, 1))
 

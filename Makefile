@@ -46,11 +46,11 @@ test-schema: $(STAMP)
 # Random changes to awkward state between captures and restores, by every way of tracking: make test-zoo EXAMPLES=5000
 EXAMPLES := 5000
 test-zoo: $(STAMP)
-	CUTLINE_ZOO_EXAMPLES=$(EXAMPLES) $(BIN)/python -m pytest -q tests/participant/test_zoo_in_a_row.py
+	CUTLINE_TEST_ZOO=$(EXAMPLES) $(BIN)/python -m pytest -q tests/participant/test_zoo_in_a_row.py
 
 # Random operations on Maps and Logs between captures and restores: make test-containers EXAMPLES=5000
 test-containers: $(STAMP)
-	CUTLINE_CONTAINER_EXAMPLES=$(EXAMPLES) $(BIN)/python -m pytest -q \
+	CUTLINE_TEST_CONTAINERS=$(EXAMPLES) $(BIN)/python -m pytest -q \
 	  tests/participant/test_maps_in_a_row.py tests/participant/test_unread_in_a_row.py \
 	  tests/participant/test_log.py
 

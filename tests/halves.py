@@ -18,7 +18,7 @@ from pathlib import Path
 
 HERE = Path(__file__).parent
 # About half of the time.
-FIRST = ("participant", "barrier", "simulation", "schema", "fuzz", "crash", "storage")
+FIRST = ("participant", "barrier", "simulation", "schema", "fuzz", "crash", "storage", "bench", "coordinator")
 _COUNT = re.compile(r"(\d+) (passed|failed|skipped|errors?|xfailed|xpassed|deselected|warnings?)")
 _NO_TESTS = 5  # pytest's exit status
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 import shutil
 import subprocess
 import sys
@@ -324,3 +325,20 @@ def test_the_wheel_holds_what_the_tree_holds(tmp_path: Path) -> None:
         built = {name for name in archive.namelist() if ".dist-info/" not in name}
     tree = {path.relative_to(ROOT) for path in _below(*laws.ROOMS, "cutline") if path.name != "ruff.toml"}
     assert built == {(path if path.parts[0] == "cutline" else "cutline" / path).as_posix() for path in tree}
+
+
+_ASKED = re.compile(r"""environ(?:\.get\(|\[)["'](CUTLINE_\w+)["']""")
+_TOLD = re.compile(r"\b(CUTLINE_\w+)=\S* (?:\$\(BIN\)/python -m pytest|\\)")
+
+
+def test_what_the_makefile_tells_tests_reaches_them() -> None:
+    """conftest takes the user's variables away before any module is read: all but those of its prefix."""
+    asked = [
+        (path.name, name)
+        for path in sorted((ROOT / "tests").rglob("test_*.py"))
+        for name in _ASKED.findall(path.read_text())
+    ]
+    told = [("Makefile", name) for name in _TOLD.findall((ROOT / "Makefile").read_text())]
+    assert len(told) > 5 and len(asked) > 5
+    lost = [f"{place}: {name}" for place, name in (*asked, *told) if not name.startswith("CUTLINE_TEST_")]
+    assert not lost, f"tests never see {', '.join(lost)}"

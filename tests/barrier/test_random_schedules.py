@@ -3,7 +3,7 @@
 A longer run, or one seed again::
 
     python -m tests.barrier.test_random_schedules --first 0 --schedules 20000
-    CUTLINE_SCHEDULES=20000 python -m pytest tests/barrier/test_random_schedules.py
+    CUTLINE_TEST_SCHEDULES=20000 python -m pytest tests/barrier/test_random_schedules.py
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import pytest
 from .planted_members import PLANTED, UNPROVED, check_off
 from .schedule import World
 
-SCHEDULES = int(os.environ.get("CUTLINE_SCHEDULES", "300"))
+SCHEDULES = int(os.environ.get("CUTLINE_TEST_SCHEDULES", "300"))
 CHUNK = 50
 # A bug counts as caught if one of so many schedules shows it.
 SEEDS = 1000

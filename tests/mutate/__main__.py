@@ -54,7 +54,7 @@ def main(arguments: list[str]) -> int:
         if options.all or not verdict.killer:
             print(f"{verdict.mutant.place}\n    {outcome(verdict, reasons)}", flush=True)
 
-    os.environ["CUTLINE_SCHEDULES"] = "100"
+    os.environ["CUTLINE_TEST_SCHEDULES"] = "100"
     session = Session(options.package, options.only, options.workers, report)
     pytest.main([*QUIET, *options.tests], plugins=[session])
     if session.trouble:

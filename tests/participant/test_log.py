@@ -27,7 +27,7 @@ from tests.participant.maps_in_a_row import Open
 from tests.participant.test_map import Taking, written
 
 # By the make verb many more.
-EXAMPLES = int(os.environ.get("CUTLINE_CONTAINER_EXAMPLES", "0"))
+EXAMPLES = int(os.environ.get("CUTLINE_TEST_CONTAINERS", "0"))
 
 TestLogInARow = LogInARow.TestCase
 TestLogInARow.settings = settings(max_examples=max(30, EXAMPLES), stateful_step_count=30, deadline=None)

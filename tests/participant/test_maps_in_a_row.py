@@ -19,7 +19,7 @@ from cutline.participant.map_change import MapChange
 from tests.participant.maps_in_a_row import MapsInARow, drive
 
 # Runs of the machine, driven both ways.
-EXAMPLES = int(os.environ.get("CUTLINE_CONTAINER_EXAMPLES", "0"))
+EXAMPLES = int(os.environ.get("CUTLINE_TEST_CONTAINERS", "0"))
 # A planted lie has to show within so many runs.
 ENOUGH = 300
 

@@ -18,7 +18,7 @@ from cutline.participant.key_index import ABSENT, Indexed
 from cutline.participant.unread import Known, Layers, Unread
 from tests.participant.unread_in_a_row import ReadingInARow, drive
 
-EXAMPLES = int(os.environ.get("CUTLINE_CONTAINER_EXAMPLES", "0"))
+EXAMPLES = int(os.environ.get("CUTLINE_TEST_CONTAINERS", "0"))
 # A planted lie has to show within so many runs.
 ENOUGH = 300
 

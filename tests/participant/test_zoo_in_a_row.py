@@ -32,7 +32,7 @@ from tests.participant.images import WAYS as KNOWN
 from tests.participant.zoo_in_a_row import ZooInARow, drive
 
 # Runs of the machine, over all ways; by the make verb many more.
-EXAMPLES = int(os.environ.get("CUTLINE_ZOO_EXAMPLES", "0"))
+EXAMPLES = int(os.environ.get("CUTLINE_TEST_ZOO", "0"))
 WAYS = (*KNOWN, "mixed") if "kernel" in KNOWN else KNOWN
 # A planted lie has to show within so many runs; most need fewer than twenty.
 ENOUGH = 100

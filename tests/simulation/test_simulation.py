@@ -18,7 +18,7 @@ from .schedule import run_schedule
 
 ROOT = Path(__file__).resolve().parents[2]
 BATCH = 100
-BATCHES = int(os.environ.get("CUTLINE_SIMULATE", "1500")) // BATCH
+BATCHES = int(os.environ.get("CUTLINE_TEST_SIMULATE", "1500")) // BATCH
 
 
 @pytest.fixture(scope="module")

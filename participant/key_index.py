@@ -131,6 +131,9 @@ class Indexing:
         else:
             self._whole, gone, _ = document
             self._gone = len(gone)
+            if not KEYS.issuperset(map(type, gone)):
+                # What it removes is read as strictly as what it sets.
+                self._found = None
         self._end += length
 
     def _add_block(self, document: dict[Any, Any]) -> None:

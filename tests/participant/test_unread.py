@@ -26,7 +26,7 @@ from cutline.storage import directory
 from cutline.storage.blobs import Held, pack_key
 from cutline.storage.directory import DirectoryBlobs
 from cutline.storage.image import ImageRef, read_image, write_image
-from tests.participant.maps_in_a_row import Open, Point
+from tests.participant.maps_in_a_row import Colour, Open, Point
 
 ENTRIES = 40_000
 # Of those that make a pack of many extents.
@@ -305,6 +305,22 @@ def test_maps_of_other_things_are_read_whole(tmp_path: Path) -> None:
         assert list(getattr(agent, name).items()) == list(seen.items()) or name == "points"
     assert agent.nested["log"] is agent.log and list(agent.log) == list(log)
     assert [point.x for point in agent.points.values()] == list(range(10_000))
+
+
+@pytest.mark.parametrize("odd", ((1, "x"), Colour.RED, 7 << 70, frozenset((1, 2)), 2.5))
+def test_a_removed_key_of_another_kind_is_removed(tmp_path: Path, odd: Any) -> None:
+    content: dict[Any, Any] = {number: number for number in range(2 * ENTRIES)}
+    stored = Stored(tmp_path / "s", Agent(seen=Map(content)))
+    stored.take()
+    for there in (stored.agent.seen, content):
+        # No checkpoint has ever had it. With enough of plain ones beside it to be read by key.
+        there[odd] = 0
+        del there[odd], there[1]
+        there.update({number: -number for number in range(2, ENTRIES // 2)})
+    stored.take()
+    seen = stored.restore().seen
+    assert odd not in seen and 1 not in seen and seen[7] == -7
+    assert dict(seen) == content
 
 
 def test_values_that_may_change_are_there_and_the_others_are_read_later(

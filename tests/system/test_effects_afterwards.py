@@ -40,6 +40,11 @@ def blocked(system: cutline.System) -> None:
     until(lambda: [each for each in list(system.notices) if each["what"] == "effects_blocked"], "a notice")
 
 
+def gets(payer: Any, answers: list[int]) -> None:
+    """Comes back when it has had these."""
+    comes_to(lambda: again(lambda: payer.all_got.remote().result()), answers, "what it got")
+
+
 def damage(folder: Path, checkpoint: int) -> None:
     """So that it is no cut any more."""
     with open_store(folder, create=False) as store:
@@ -54,7 +59,7 @@ def test_the_newest_checkpoint_is_damaged_after_an_effect(tmp_path: Path, world:
         payer = system.spawn("payer", Payer)
         before = system.checkpoint()
         payer.then.tell(1)
-        comes_to(lambda: again(lambda: payer.all_got.remote().result()), [1], "the answer")
+        gets(payer, [1])
         system.stop()
     with open_store(folder, create=False) as store:
         later = [row.checkpoint for row in store.catalog.checkpoints("default") if row.checkpoint > before]
@@ -63,8 +68,7 @@ def test_the_newest_checkpoint_is_damaged_after_an_effect(tmp_path: Path, world:
     for checkpoint in later[1:]:
         damage(folder, checkpoint)
     with started(folder) as system:
-        payer = system.spawn("payer", Payer)
-        comes_to(lambda: again(lambda: payer.all_got.remote().result()), [1], "the recorded answer")
+        gets(system.spawn("payer", Payer), [1])
         system.stop(checkpoint=False)
     assert len(paid(world)) == 1
     with open_store(folder, create=False) as store:
@@ -101,6 +105,5 @@ def test_two_copies_of_what_waits_for_an_effect(tmp_path: Path, world: Path) -> 
     run("effects", "-s", copies[1], "--allow")
     for copy, wanted in zip(copies, ([], [1]), strict=True):
         with started(copy) as system:
-            payer = system.spawn("payer", Payer)
-            comes_to(lambda: again(lambda: payer.all_got.remote().result()), wanted, "what it got")
+            gets(system.spawn("payer", Payer), wanted)
     assert len(paid(world)) == 1

@@ -19,6 +19,7 @@ from cutline.storage.repair import rebuild_catalog
 from cutline.storage.retention import Policy
 from cutline.storage.tending import gc
 from tests.coordinator.test_cli_store import asked, run
+from tests.system.dying import dying_before_adoption
 from tests.system.estate import Estate, Trader, make_estate
 
 NAME = "estate"
@@ -176,19 +177,8 @@ def test_what_an_edit_leaves_that_died_is_collected(estate: Estate, monkeypatch:
     before = everything(estate)
     cut = load(estate)
     cut["t0"].cash = 1
-    with open_store(estate.folder, create=False) as store:
-        kind = type(store.catalog)
-
-    class Died(BaseException):
-        """A process ends here."""
-
-    def dies(*_: Any) -> None:
-        raise Died
-
-    with monkeypatch.context() as patched:
-        patched.setattr(kind, "adopt", dies)
-        with pytest.raises(Died):
-            cut.fork()
+    with dying_before_adoption(estate.folder, monkeypatch):
+        cut.fork()
     left = estate.hashes().keys() - before[0].keys()
     assert len(left) == 2 and all("/edit-" in key for key in left)
     with open_store(estate.folder, create=False) as store:

@@ -31,6 +31,7 @@ from cutline.storage import Lease, Owner, Store, open_store, store_home
 from cutline.storage.fork_apart import comes_from
 from tests.coordinator.test_cli_store import asked, run
 from tests.system import outside
+from tests.system.dying import dying_before_adoption
 from tests.system.estate import Estate, make_estate
 from tests.system.living import again, comes_to, kill, until
 from tests.system.outside import Payer
@@ -409,19 +410,8 @@ def test_inputs_that_are_not_here_are_missed(estate: Estate) -> None:
 
 def test_what_a_fork_leaves_that_died_is_collected(estate: Estate, monkeypatch: pytest.MonkeyPatch) -> None:
     before = everything(estate)
-    with open_store(estate.folder, create=False) as store:
-        kind = type(store.catalog)
-
-    class Died(BaseException):
-        """A process ends here."""
-
-    def dies(*_: Any) -> None:
-        raise Died
-
-    with monkeypatch.context() as patched:
-        patched.setattr(kind, "adopt", dies)
-        with pytest.raises(Died):
-            cutline.fork("early", estate.folder, name=NAME, to="dead", inputs="replay")
+    with dying_before_adoption(estate.folder, monkeypatch):
+        cutline.fork("early", estate.folder, name=NAME, to="dead", inputs="replay")
     assert everything(estate)[1] == before[1]
     assert not list((store_home(str(estate.folder)) / "ingress").glob("fork-*"))
     made = cutline.fork("early", estate.folder, name=NAME, to="dead", inputs="replay")

@@ -39,13 +39,16 @@ class Inbox:
         if self._attendance is not None:
             self._attendance.ring()
 
-    def next_event(self, wait: float = 0.0) -> Any:
-        """The oldest event; after so many seconds without one NOTHING, which may come sooner."""
+    def next_event(self, wait: float = -1.0) -> Any:
+        """The oldest event; after so many seconds without one NOTHING, which may come sooner.
+
+        With 0 it looks for packets too, now and then; below that it takes only what was posted.
+        """
         try:
             if wait <= 0 or self._attended(wait):
                 # Set again by whatever is put from here on; at worst for nothing.
                 self.called = False
-                if self._attendance is not None and wait <= 0:
+                if self._attendance is not None and wait == 0:
                     self._look(self._attendance)
                 return self.queue.get_nowait()
             self.called = False

@@ -92,7 +92,7 @@ def test_who_is_busy_looks_for_itself(pair: tuple[Party, Party, StreamLink, Stre
     try:
         theirs.send(b"x")
         over = time.monotonic() + SOON
-        while (event := here.next_event()) is NOTHING:
+        while (event := here.next_event(0.0)) is NOTHING:
             assert time.monotonic() < over, "a busy runner waits for a thread that does not come"
         assert event.payload == b"x"
         assert here.readers == [threading.get_ident()]

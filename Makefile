@@ -145,6 +145,13 @@ bench-quick: $(STAMP)
 bench-micro: $(STAMP)
 	$(BIN)/python -m pytest -q bench/micro --benchmark-columns=median,iqr,rounds
 
+# Where the processor time of rows that fall short goes, by process and function, as texts in bench/results/profiles:
+# make bench-profile ROWS=latency_vs_ray
+ROWS := channel_vs_transport coordinator_slope latency_vs_ray map_stall_vs_pickle stall_vs_pickle throughput_kept_10
+.PHONY: bench-profile
+bench-profile: $(STAMP)
+	$(BIN)/python -m bench.profiled --into bench/results/profiles $(ROWS)
+
 # The peers that rows are measured against, in an environment of their own that `make bench` uses from then on, and
 # the rows named peers_...: a quarter of an hour, downloads not counted. Apache Flink has one more; it needs `java`.
 .PHONY: bench-peers

@@ -1,0 +1,86 @@
+"""``python -m bench.profiled ROW ...``: where the processor time of rows goes, a text per row.
+
+The sampling profiler py-spy looks at every process of the run from outside, so what it shows is the product
+as it is. A row's figures are not to be taken from such a run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from bench.document import row_names
+from bench.quick import QUICK
+from bench.stacks import processes, table
+
+__all__ = ("main", "profile")
+
+RATE = 200
+
+
+def profile(row: str, *, quick: bool, rate: int = RATE) -> str:
+    """Measure ``row`` under the profiler, ``rate`` samples a second; the text.
+
+    Raises:
+        FileNotFoundError: there is no py-spy.
+        RuntimeError: the row or the profiler ended with an error.
+    """
+    spy = shutil.which("py-spy", path=str(Path(sys.executable).parent)) or shutil.which("py-spy")
+    if spy is None:
+        raise FileNotFoundError("profiles need py-spy: `pip install py-spy`, then run this again")
+    with tempfile.TemporaryDirectory(prefix="cutline-bench-") as folder:
+        stacks = Path(folder) / "stacks"
+        command = [sys.executable, "-m", "bench", "--only", row, *(["--quick"] if quick else [])]
+        record = [spy, "record", "--subprocesses", "--function", "--full-filenames", "--format", "raw"]
+        done = subprocess.run(
+            [*record, "--rate", str(rate), "--output", str(stacks), "--", *command],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        if done.returncode != 0 or not stacks.exists():
+            raise RuntimeError(
+                f"{row}: no profile was taken; the end of what was said:\n{done.stdout[-2000:]}"
+            )
+        found = processes(stacks.read_text(encoding="utf-8").splitlines())
+    size = "a quick run" if quick else "a full run"
+    return (
+        f"# {row}: where its processor time goes\n\n"
+        f"`python -m bench.profiled {row}`, {size}: {rate} samples a second of each thread that is not\n"
+        "asleep: it computes, waits for the interpreter, or is within a call of the system. Per cent of the\n"
+        "process's samples: the function itself, and with all that it calls.\n\n"
+        + table(found)
+    )
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Profile the rows asked for; 2 if one of that name does not exist."""
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.profiled", description="Where the processor time of rows goes."
+    )
+    parser.add_argument("rows", metavar="ROW", nargs="+")
+    parser.add_argument("--quick", action="store_true", help="smaller sizes and fewer rounds")
+    parser.add_argument("--into", metavar="FOLDER", type=Path, help="write ROW.txt there instead of printing")
+    options = parser.parse_args(arguments)
+    known = QUICK if options.quick else row_names(Path(__file__).parent)
+    unknown = sorted(set(options.rows) - set(known))
+    if unknown:
+        print(f"no row {', '.join(unknown)}; there are: {', '.join(sorted(known))}", file=sys.stderr)
+        return 2
+    for row in options.rows:
+        text = profile(row, quick=options.quick)
+        if options.into is None:
+            print(text)
+        else:
+            options.into.mkdir(parents=True, exist_ok=True)
+            (options.into / f"{row}.txt").write_text(text, encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -25,7 +25,7 @@ _PYTHON = re.compile(r".*/lib/python3\.\d+/")
 
 @dataclass
 class Process:
-    """What one process was seen doing: samples by function, alone (``own``) and with its callees (``all``)."""
+    """What one process was seen doing: samples by function, alone (``own``), with its callees (``all``)."""
 
     role: str
     samples: int = 0

@@ -54,9 +54,17 @@ def _steps(path: str, text: str) -> list[str | int | tuple[str]]:
         if step[1] is not None:
             steps.append(step[1])
         else:
-            inside = json.loads(step[2])
+            inside = _inside(step[2], text)
             steps.append(inside if isinstance(inside, int) else (inside,))
     return steps
+
+
+def _inside(written: str, text: str) -> Any:
+    """A place, or a key. Raises Misuse."""
+    try:
+        return json.loads(written)
+    except ValueError as error:
+        raise Misuse(f"--set {text!r}: [{written}] is no place and no key in JSON ({error})") from error
 
 
 def _longer(said: str, step: str | int | tuple[str]) -> str:

@@ -86,12 +86,22 @@ def is_steady(key: Any) -> bool:
         kind = type(here)
         if kind is tuple or kind is frozenset:
             work.extend(here)
+        elif kind is zoneinfo.ZoneInfo:
+            # Equal to itself alone, and a restore may make another one.
+            return False
         elif kind in ATOMS:
             if here != here:
                 return False
         elif kind in _TIMES:
-            if not _is_immutable(here, 1):
+            if not _is_immutable(here, 1) or not _is_found_again(here.tzinfo):
                 return False
         elif not _goes_by_name(here):
             return False
     return True
+
+
+def _is_found_again(zone: Any) -> bool:
+    """Whether a time of this zone equals the same one after a restore: in the hour that comes twice, only
+    times of one and the same zone object are equal.
+    """
+    return type(zone) is not zoneinfo.ZoneInfo or zoneinfo.ZoneInfo(zone.key) is zone

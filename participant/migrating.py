@@ -11,6 +11,8 @@ objects of classes that are not what they were, and through nothing if there are
 * of a class that was renamed: its private attributes (``__x``, kept as ``_Old__x``) are called after it.
 * with attributes for which a class with ``__slots__`` has no place: only `migrate` can tell what they become.
 
+Where that has changed anything, dicts and sets are filled anew (`cutline.participant.rehash`).
+
 It runs when the whole graph stands, so `migrate` may follow references. Objects are collected first: what a
 migration makes anew is of the new version already.
 """
@@ -20,7 +22,7 @@ from __future__ import annotations
 import dataclasses
 import gc
 import types
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -31,6 +33,7 @@ from .classes import attributes_of, homeless, set_attributes, slot_names, versio
 from .findings import Absent, Findings, Migration
 from .handle import Handle, Ref
 from .paths import path_of
+from .rehash import KeysLost, rehash
 from .renames import RENAMES, name_of
 from .unread import Layers
 
@@ -49,15 +52,17 @@ def reach(root: object, wanted: Collection[type]) -> list[object]:
 
     Classes, modules and functions lead out of the state, into the program; handles into the whole system.
     """
+    return [here for here in _everything(root) if type(here) in wanted]
+
+
+def _everything(root: object) -> Iterator[object]:
     seen: set[int] = {id(root)}
-    found: list[object] = []
     work: list[object] = [root]
     # What is made only to look at it must live on: its address would be another object's.
     made: list[object] = []
     while work:
         here = work.pop()
-        if type(here) in wanted:
-            found.append(here)
+        yield here
         children = gc.get_referents(here)
         if isinstance(here, np.ndarray) and here.dtype.hasobject:
             # Of what is in it numpy says nothing to the garbage collector.
@@ -67,7 +72,6 @@ def reach(root: object, wanted: Collection[type]) -> list[object]:
             if id(child) not in seen and not isinstance(child, _UNOPENED):
                 seen.add(id(child))
                 work.append(child)
-    return found
 
 
 class Settling:
@@ -99,6 +103,7 @@ class Settling:
         # With slots and a __dict__: what is a slot now may have been saved for the other.
         self._mixed: set[type] = set()
         self._faulty: set[type] = set()
+        self._has_changed = False
         for saved, kind in found.items():
             self._compare(saved, kind, versions.get(saved, 0), fields)
 
@@ -159,6 +164,17 @@ class Settling:
                 "such slot any more; keep the slot, or count __cutline_version__ up and give the class a "
                 "migrate(state, from_version) that says what becomes of it",
             )
+        if self._has_changed and not self._faulty:
+            self._rehash()
+
+    def _rehash(self) -> None:
+        kinds = dict, set, frozenset
+        try:
+            rehash([each for each in _everything(self._root) if isinstance(each, kinds)])
+        except KeysLost as lost:
+            text = f"{lost.why} (such as {lost.key!r:.80}), since objects were migrated: let __hash__ and "
+            text += "__eq__ go by what migrate leaves as it is, or let it keep them apart"
+            self._fault(type(lost.key), "migrate", lost.container, text, cause=lost.__cause__)
 
     def _fault(
         self,
@@ -167,7 +183,7 @@ class Settling:
         where: object,
         text: str,
         *,
-        cause: Exception | None = None,
+        cause: BaseException | None = None,
         **facts: Any,
     ) -> None:
         """`where`: the object, or its path, which `text` goes on from."""
@@ -191,6 +207,7 @@ class Settling:
             self._stray[id(instance)] = instance, {name: found.pop(name) for name in lost}
         if stray or not names.isdisjoint(held) or found.keys() != {*held, *slots}:
             set_attributes(instance, found)
+            self._has_changed = True
 
     def _migrate(self, instance: object, found: int) -> None:
         kind = type(instance)
@@ -227,6 +244,7 @@ class Settling:
             self._fault(kind, "migrate", instance, text, **facts)
             return
         set_attributes(instance, state if migrated is None else migrated)
+        self._has_changed = True
         self._findings.migrations[Migration(name, found, wanted)] += 1
 
     def _fill(self, instance: object, fields: Sequence[dataclasses.Field[Any]]) -> None:
@@ -235,6 +253,7 @@ class Settling:
         for field in fields:
             if field.name in held or field.name in slots:
                 continue
+            self._has_changed = True
             if field.default_factory is not dataclasses.MISSING:
                 object.__setattr__(instance, field.name, field.default_factory())
             elif field.default is not dataclasses.MISSING:

@@ -20,6 +20,8 @@ _BLOCK = 4096
 _MOST = 64
 # Of small regions less is looked at: at most this part of their blocks.
 _PART = 8
+# Not the module's own numbers: a program that has seeded those goes by what comes next.
+_chance = random.Random()
 
 
 class Sample:
@@ -35,7 +37,7 @@ class Sample:
         if memory.nbytes != self._size:
             self._size = memory.nbytes
             blocks = max(1, memory.nbytes // _BLOCK)
-            chosen = random.sample(range(blocks), min(_MOST, max(1, blocks // _PART)))
+            chosen = _chance.sample(range(blocks), min(_MOST, max(1, blocks // _PART)))
             self._places = [_BLOCK * block for block in sorted(chosen)]
             self._digests = []
         before = self._digests

@@ -68,6 +68,8 @@ def test_assign_to_a_slot() -> None:
         ("book.rows[5]=[1]", r"self.book.rows .*\[5\]: IndexError"),
         ("cash.deep=5", "self.cash .*no attribute 'deep'"),
         ("cash=five", "'five' is no JSON"),
+        ("log[007]=1", r"\[007\] is no place and no key in JSON"),
+        (r'book["\x"]=1', "is no place and no key in JSON"),
         ("cash", "write PATH=JSON"),
         ("=5", "write PATH=JSON"),
         ("cash-1=5", "write PATH=JSON"),

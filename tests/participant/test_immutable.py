@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from cutline.participant.handle import Handle
-from cutline.participant.immutable import is_immutable
+from cutline.participant.immutable import is_immutable, is_steady
 
 
 class Colour(enum.Enum):
@@ -99,3 +99,15 @@ def test_nothing_can_change_it(value: Any) -> None:
 )  # fmt: skip
 def test_it_or_what_it_holds_may_change(value: Any) -> None:
     assert not is_immutable(value)
+
+
+def berlin(hour: int, zone: Any) -> datetime.datetime:
+    return datetime.datetime(2020, 10, 25, hour, tzinfo=zone)
+
+
+def test_a_key_is_steady_if_a_restore_finds_it_by_an_equal_one() -> None:
+    known, another = zoneinfo.ZoneInfo("UTC"), zoneinfo.ZoneInfo.no_cache("UTC")
+    assert is_steady(berlin(1, None)) and is_steady(berlin(2, known)) and is_steady((1, berlin(2, known)))
+    assert is_steady(berlin(2, datetime.timezone.utc))
+    for key in (known, another, berlin(2, another), (berlin(2, another),), berlin(2, Zone()), float("nan")):
+        assert not is_steady(key)

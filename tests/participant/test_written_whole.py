@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 import numpy as np
 import pytest
 
@@ -34,6 +36,14 @@ def test_some() -> None:
     assert sample.look(memory) < 0.5
     memory[len(memory) // 20 :] += 1
     assert sample.look(memory) > 0.5
+
+
+def test_the_numbers_of_the_program_are_left_alone() -> None:
+    """Who has seeded `random` goes by what comes next, with checkpoints and without."""
+    memory: Bytes = np.zeros(4096 * 4096, np.uint8)
+    before = random.getstate()
+    Sample().look(memory)
+    assert random.getstate() == before
 
 
 def test_another_size_is_seen_anew() -> None:

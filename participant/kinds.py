@@ -89,6 +89,8 @@ class Kinds(dict[type, Callable[[Any], Any]]):
         self.versioned: set[type] = set()
         self.dataclasses: set[type] = set()
         self._marking = marking
+        # What objects have made of themselves, by identity, where they are not to be asked twice.
+        self._reduced: dict[int, tuple[Any, Callable[[], Any]]] | None = None
         self._forget_all()
 
     def _forget_all(self) -> None:
@@ -116,6 +118,17 @@ class Kinds(dict[type, Callable[[Any], Any]]):
             self.pop(type(shown), None)
         self.fresh.clear()
 
+    def keep_reduced(self) -> None:
+        """From now on each object is asked once for what is to be written of it, until `drop_reduced`."""
+        if self._reduced is None:
+            self._reduced = {}
+            self._forget_all()
+
+    def drop_reduced(self) -> None:
+        """Each time again."""
+        self._reduced = None
+        self._forget_all()
+
     def know(self, kinds: Iterable[type]) -> None:
         """What is stored has objects of these types."""
         for kind in kinds:
@@ -127,6 +140,8 @@ class Kinds(dict[type, Callable[[Any], Any]]):
     def __missing__(self, kind: type) -> Callable[[Any], Any]:
         self.know((kind,))
         reduce = self._classify(kind)
+        if self._reduced is not None and self._memory_kind(kind) is None:
+            reduce = _once(reduce, self._reduced)
         if self._marking and kind in self.versioned:
             reduce = _marked(reduce)
         self[kind] = reduce
@@ -208,6 +223,26 @@ def _reduce_flag(shown: Any) -> Any:
     for each in held:
         rest &= ~each.value
     return mark("_flags"), (kind, tuple(each.name for each in held), rest)
+
+
+def _once(
+    reduce: Callable[[Any], Any], known: dict[int, tuple[Any, Callable[[], Any]]]
+) -> Callable[[Any], Any]:
+    def once(shown: Any) -> Any:
+        if id(shown) not in known:
+            known[id(shown)] = shown, _repeatable(reduce(shown))
+        return known[id(shown)][1]()
+
+    return once
+
+
+def _repeatable(reduced: Any) -> Callable[[], Any]:
+    """What gives it any number of times: it may have iterators, over items and over entries."""
+    if not isinstance(reduced, tuple) or len(reduced) < 4:
+        return lambda: reduced
+    first, last = reduced[:3], reduced[5:]
+    items = [None if each is None else list(each) for each in reduced[3:5]]
+    return lambda: (*first, *(None if each is None else iter(each) for each in items), *last)
 
 
 def _marked(reduce: Callable[[Any], Any]) -> Callable[[Any], Any]:

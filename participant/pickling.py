@@ -30,6 +30,7 @@ from cutline.errors import CannotCapture, CannotRestore, ClassMissing, ClassNotA
 
 from .allowing import is_restricted
 from .arrays import MessageArrays, Regroup, StateArrays, Unsharable
+from .attempts import Attempts
 from .classes import Classes, slot_names, version_of
 from .findings import Absent, Findings
 from .kinds import Kinds, PersistentTypes, Refused
@@ -138,13 +139,18 @@ class _Writer:
         self._arrays = arrays or MessageArrays()
         self._stream = io.BytesIO()
         self._beside: list[pickle.PickleBuffer] = []
+        self._pickler = self._another()
+
+    def _another(self) -> pickle.Pickler:
         # A truthy answer would put the buffer in the stream; append answers None.
-        self._pickler = pickle.Pickler(self._stream, 5, buffer_callback=self._beside.append)
-        self._pickler.dispatch_table = self.kinds
+        pickler = pickle.Pickler(self._stream, 5, buffer_callback=self._beside.append)
+        pickler.dispatch_table = self.kinds
+        return pickler
 
     def write(self, value: Any, join: Join | None = None) -> Any:
         kinds, arrays = self.kinds, self._arrays
         kinds.begin(arrays)
+        attempts: Attempts | None = None
         try:
             while True:
                 try:
@@ -154,11 +160,15 @@ class _Writer:
                     return self._joined(join) if self._beside else self._stream.getvalue()
                 except Regroup as regroup:
                     merged = [*regroup.spans, *arrays.merged]
-                    kinds.forget()
+                    former, self._pickler = self._pickler, self._another()
                     self._clean()
                     arrays.merged.extend(merged)
+                    attempts = attempts or Attempts(kinds)
+                    attempts.again(former)
         finally:
             self._clean()
+            if attempts is not None:
+                attempts.over()
 
     def _clean(self) -> None:
         if self._arrays.is_used():

@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 
 from .arrays import Regroup, StateArrays
+from .attempts import Attempts
 from .classes import attributes_of, has_plain_state
 from .kinds import Kinds
 from .parts import Collector, Cutter, Cutting, Part
@@ -78,20 +79,28 @@ def write_row(
         Exception: whatever pickle or the state's own methods raise.
     """
     merged: list[tuple[int, int]] = []
-    while True:
-        row = Row(StateArrays(region_min, list(merged), shelf.gathering()))
-        kinds.begin(row.arrays)
-        try:
-            _fill(row, instance, kinds, order, cutting)
-            row.arrays.check()
-            return row
-        except Regroup as regroup:
-            kinds.forget()
-            merged = [*merged, *regroup.spans]
-            row.arrays.clear()
-        except BaseException:
-            row.arrays.clear()
-            raise
+    attempts = Attempts(kinds)
+    try:
+        while True:
+            row = Row(StateArrays(region_min, list(merged), shelf.gathering()))
+            kinds.begin(row.arrays)
+            sink = _Sink()
+            pickler = pickle.Pickler(sink, 5)
+            pickler.dispatch_table = kinds
+            try:
+                _fill(row, instance, pickler, sink, order, cutting)
+                row.arrays.check()
+                return row
+            except Regroup as regroup:
+                row.arrays.clear()
+                # The larger ones first.
+                merged = [*regroup.spans, *merged]
+                attempts.again(pickler)
+            except BaseException:
+                row.arrays.clear()
+                raise
+    finally:
+        attempts.over()
 
 
 class _Sink:
@@ -104,10 +113,9 @@ class _Sink:
         self.stream.write(chunk)
 
 
-def _fill(row: Row, instance: object, kinds: Kinds, order: Order, cutting: Cutting) -> None:
-    sink = _Sink()
-    pickler = pickle.Pickler(sink, 5)
-    pickler.dispatch_table = kinds
+def _fill(
+    row: Row, instance: object, pickler: pickle.Pickler, sink: _Sink, order: Order, cutting: Cutting
+) -> None:
     attributes = attribute_row(instance)
     if attributes is None:
         row.whole = True

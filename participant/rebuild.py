@@ -129,7 +129,8 @@ class Loader:
         if strides is None:
             made = taken_over(held, dtype, shape)
         if made is None:
-            made = np.empty(shape, dtype) if strides is None else np.ndarray(shape, dtype, strides=strides)
+            # Not np.empty, which gives texts of no width a width.
+            made = np.ndarray(shape, dtype, strides=strides)
             if made.nbytes:
                 _memory_of(made)[:] = np.frombuffer(held, np.uint8)
         if type(content) is int:

@@ -404,3 +404,12 @@ def test_any_set_of_slices(places: list[tuple[int, int, int]], seed: int) -> Non
             assert [one.tolist() for one in value] == [one.tolist() for one in restored]
         for one, old in zip(value, before, strict=True):
             one[...] = old
+
+
+@ways
+@pytest.mark.parametrize("form", ["S0", "U0", "V0"])
+def test_elements_without_a_byte(way: Way, form: str) -> None:
+    rows = np.zeros(3, [("nothing", form), ("x", "i4")])
+    restored = way([rows, rows["nothing"], np.ndarray((2, 3), form)])
+    assert [each.dtype for each in restored] == [rows.dtype, np.dtype(form), np.dtype(form)]
+    assert [each.shape for each in restored] == [(3,), (3,), (2, 3)]

@@ -8,6 +8,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import Any
 
+from cutline.participant.leaving import LeavingDriver
 from cutline.storage import Store
 
 from .people import Question, answered, asked
@@ -21,6 +22,7 @@ class Asking(ABC):
 
     name: str
     store: Store
+    _runner: LeavingDriver
 
     @abstractmethod
     def _suspend(self, label: str) -> Suspended:
@@ -59,8 +61,12 @@ class Asking(ABC):
         return [each for each in asked(self.store, self.name) if each.state == "open"]
 
     def answer(self, question: str, value: Any) -> Question:
-        """Answers a question to a person; see `cutline.answer`."""
-        return answered(self.store, self.name, question, value)
+        """Answers a question to a person; see `cutline.answer`. It is delivered at once."""
+        found = answered(self.store, self.name, question, value)
+        # Else the coordinator finds it when it looks next.
+        runner = self._runner
+        runner.post(lambda: runner.liaison.say("effect_answered"))
+        return found
 
     def suspend(self, label: str | None = None) -> Suspended:
         """Takes a savepoint and ends every process of the system; `cutline.start` goes on from it.

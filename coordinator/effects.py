@@ -85,6 +85,8 @@ class Effects:
         """A packet of a participant."""
         if kind == "effect_ending":
             self._ending(seat, doc)
+        elif kind == "effect_answered":
+            self.questions.look()
         elif doc["epoch"] != self.c.epoch:
             return
         elif kind == "effect_claim":

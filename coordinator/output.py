@@ -101,7 +101,9 @@ class Outputs:
         outlet = self.outlets.get(doc["sink"])
         if outlet is None or outlet.phase != "asking" or doc["round"] != outlet.round:
             return
-        if kind == "emit_given":
+        if kind == "emit_unfit":
+            self._failed(outlet, OutputRefused(doc["text"], sink=outlet.name))
+        elif kind == "emit_given":
             self._given(outlet, seat, doc)
         else:
             self._have(outlet, seat, doc)

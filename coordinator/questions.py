@@ -120,6 +120,10 @@ class Questions:
         request = EffectRequest.from_doc(doc["request"])
         self.open[seat.member.name, request.key] = seat, doc["launch"], request
         self.shown = max(self.shown, request.since)
+        self.look()
+
+    def look(self) -> None:
+        """Somebody says that he has just recorded an answer: no need to wait for the next look."""
         self.look_at = -math.inf
 
     def recovering(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
@@ -30,7 +31,7 @@ def chosen_sinks(sinks: Mapping[str, SinkLike] | None) -> dict[str, dict[str, An
         check_name(name, "sink")
         docs[name] = doc = _doc(name, sink)
         if doc["kind"] == "file":
-            other = files.setdefault(doc["path"], name)
+            other = files.setdefault(os.path.realpath(doc["path"]), name)
             if other != name:
                 raise RefusedOption(
                     f"sinks {other!r} and {name!r} are one file, {doc['path']}; emit to one of them"

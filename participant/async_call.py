@@ -133,9 +133,17 @@ class AsyncCall:
         self.requests.append(Request(number, target, digest))
         return number, True
 
+    def is_at(self, target: str) -> bool:
+        """Whether a re-run is at a request that went there the first time."""
+        return self.made < len(self.requests) and self.requests[self.made].target == target
+
+    def has_said(self, digest: int) -> bool:
+        """Whether that request had this digest."""
+        return self.requests[self.made].digest == digest
+
     def repeats(self, target: str) -> bool:
-        """Whether a re-run is at a request that went there the first time; that counts as made again then."""
-        again = self.made < len(self.requests) and self.requests[self.made].target == target
+        """Whether a re-run is at such a request, which counts as made again then."""
+        again = self.is_at(target)
         self.made += again
         return again
 

@@ -24,7 +24,7 @@ from cutline.errors import AnswerForgotten, BlockingInHandler, CutlineError, Mis
 from .async_call import ANSWERED, AsyncCall
 from .effect_request import OUTSIDE, EffectRequest, make_request
 from .handle import CallOptions, Handle, Ref, live_loaders, make_ref
-from .likeness import call_digest, earlier_digests
+from .likeness import Sayings, call_digest, earlier_digests
 from .messages import (
     ANSWER,
     ASK,
@@ -379,19 +379,22 @@ class Desk(Suspended):
     def _packed(self, target: str, method: str, args: Any, kwargs: Any) -> Any:
         return pack_arguments(args, kwargs, participant=self.name, where=f"arguments of {target}.{method}")
 
-    def numbered(self, target: str, kind: int, detail: str | int, arguments: Any) -> tuple[int, bool]:
-        """The number of a request, and whether it is new; a re-run gets the number of the first run."""
+    def numbered(
+        self, target: str, kind: int, detail: str | int, arguments: Any, others: Sayings = tuple
+    ) -> tuple[int, bool]:
+        """The number of a request, and whether it is new: not in a re-run of it, or of one of ``others``."""
         if self.active is None:
             return self._fresh_number(), True
-        return self._asked(target, kind, detail, arguments, self._fresh_number)
+        return self._asked(target, kind, detail, arguments, self._fresh_number, others)
 
     def _asked(
-        self, target: str, kind: int, detail: str | int, arguments: Any, fresh: Callable[[], int]
+        self, target: str, kind: int, detail: Any, said: Any, new: Callable[[], int], others: Sayings = tuple
     ) -> tuple[int, bool]:
         """The same, of a request of an async handler."""
         assert self.active is not None
-        digest = call_digest(kind, detail, arguments)
-        return self.active.request(target, digest, fresh, partial(earlier_digests, kind, detail, arguments))
+        digest = call_digest(kind, detail, said)
+        earlier = partial(earlier_digests, kind, detail, said, others)
+        return self.active.request(target, digest, new, earlier)
 
     def _fresh_number(self) -> int:
         number = self.next_number

@@ -17,13 +17,15 @@ from typing import Literal, NamedTuple
 
 from .effect_request import HALT, RETRY, EffectRequest
 
-__all__ = ("ASK_AGAIN", "Act", "Book", "Entry", "POOL", "TIMEOUTS")
+__all__ = ("ASK_AGAIN", "Act", "Book", "Entry", "POOL", "RECONCILE_SECONDS", "TIMEOUTS")
 
 # Effects of a participant that are claimed or run at once.
 POOL = 16
 # How often a key's calls may take too long in a process before that is given up: those that hang keep their
 # places.
 TIMEOUTS = 5
+# Seconds that a reconcile function has for its answer.
+RECONCILE_SECONDS = 300.0
 # Seconds after which a checkpoint is asked for again: of one that was aborted before it was captured here,
 # nobody here hears.
 ASK_AGAIN = 1.0
@@ -209,12 +211,12 @@ class Book:
         if policy == HALT:
             entry.phase, entry.attempt = "halting", attempt
             return Act("halt", key, attempt)
-        entry.phase, entry.attempt = "judging", attempt
+        entry.phase, entry.attempt, entry.until = "judging", attempt, now + RECONCILE_SECONDS
         return Act("reconcile", key, attempt)
 
     def _claim_after(self, entry: Entry, attempt: int, now: float) -> Act:
         # The time to begin is that of the new attempt.
-        entry.phase, entry.after, entry.claimed_at = "claiming", attempt, now
+        entry.phase, entry.after, entry.claimed_at, entry.until = "claiming", attempt, now, None
         return Act("claim", entry.request.key, attempt)
 
     def judged(self, key: str, attempt: int, outcome: Outcome | None, now: float) -> Act | None:
@@ -226,7 +228,7 @@ class Book:
         if entry is None or entry.phase != "judging" or entry.attempt != attempt:
             return None
         if outcome is not None:
-            entry.phase = "recording"
+            entry.phase, entry.until = "recording", None
             return None
         if (key, attempt) in self.calls:
             # It runs yet, and has only taken too long: a second one beside it would not be the same.
@@ -240,7 +242,7 @@ class Book:
         entry = self.entries.get(key)
         if entry is None or entry.phase != "judging" or entry.attempt != attempt:
             return None
-        entry.phase, entry.trouble = "halting", trouble
+        entry.phase, entry.trouble, entry.until = "halting", trouble, None
         return Act("halt", key, attempt)
 
     def returned(self, key: str, attempt: int, outcome: Outcome) -> None:
@@ -281,10 +283,17 @@ class Book:
         return [] if entry is None else entry.numbers
 
     def overdue(self, now: float) -> Iterator[Act]:
-        """Attempts that have taken too long: unknown, not failed."""
+        """What has taken too long: an attempt, which is unknown then, not failed; a reconcile function."""
         for entry in list(self.entries.values()):
-            if entry.until is not None and now >= entry.until and entry.phase == "running":
+            if entry.until is None or now < entry.until:
+                continue
+            if entry.phase == "running":
                 yield self._too_long(entry, now)
+            elif entry.phase == "judging":
+                trouble = f"its reconcile function has said nothing for {RECONCILE_SECONDS:g} s"
+                act = self.given_up(entry.request.key, entry.attempt, trouble)
+                assert act is not None
+                yield act
 
     def _too_long(self, entry: Entry, now: float) -> Act:
         key = entry.request.key
@@ -298,5 +307,5 @@ class Book:
 
     @property
     def next_due(self) -> float | None:
-        """When the next attempt has taken too long."""
+        """When the next attempt, or reconcile function, has taken too long."""
         return min((e.until for e in self.entries.values() if e.until is not None), default=None)

@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
+from functools import partial
 from typing import Any
 
 import msgpack
@@ -23,6 +24,7 @@ from cutline.storage.codec import digest_of
 from .effect_book import Outcome
 from .effect_request import Done, NotDone
 from .messages import pack_error, pack_value
+from .processes import only_here
 
 __all__ = (
     "RESULT_IN_ROW",
@@ -54,14 +56,14 @@ class Storage:
         try:
             packed = pack_value(value, participant=self.participant, where=f"result of effect {function}")
             return self._stored("done", number, packed, by)
-        except Exception as error:
+        except BaseException as error:
+            # Whatever it is (pickling calls code of the user's): it has happened, and that must be known.
             lost = ResultNotStored(
                 f"effect {function} of participant {self.participant!r} has happened, and its result cannot "
-                f"be stored: {error}. It is not called again; have it return what can be stored",
+                f"be stored: {_told(error)}. It is not called again; have it return what can be stored",
                 participant=self.participant,
                 function=function,
             )
-            lost.__cause__ = error
             return Outcome("error", _bytes(pack_error(lost, participant=self.participant)), None, by)
 
     def raised(self, function: str, number: int, error: BaseException, *, again: bool) -> Outcome:
@@ -69,11 +71,12 @@ class Storage:
         state = "again" if again else "error"
         try:
             if not isinstance(error, Exception):
-                error = RemoteError(f"effect {function} ended with {type(error).__name__}: {error}")
+                error = RemoteError(f"effect {function} ended with {type(error).__name__}: {_told(error)}")
             return self._stored(state, number, pack_error(error, participant=self.participant), "")
-        except Exception as failure:
+        except BaseException as failure:
             # Whatever it is (its own `__str__` may raise): the call is over, and that must be known.
-            text = f"effect {function} raised {type(error).__name__}, which cannot be stored: {failure}"
+            kind, why = type(error).__name__, _told(failure)
+            text = f"effect {function} raised {kind}, which cannot be stored: {why}"
             return Outcome(state, _bytes(pack_error(RemoteError(text), participant=self.participant)))
 
     def _stored(self, state: str, number: int, packed: Any, by: str) -> Outcome:
@@ -90,6 +93,14 @@ class Storage:
                     raise
                 time.sleep(PAUSE)
         return Outcome(state, None, (key, digest_of(answer), len(answer)), by)
+
+
+def _told(value: Any) -> str:
+    """The text of an error, or of what a function returned, whose own code may raise."""
+    try:
+        return str(value) if isinstance(value, BaseException) else f"{value!r:.80}"
+    except BaseException as error:
+        return f"a {type(value).__name__} that cannot be shown ({type(error).__name__})"
 
 
 def _bytes(packed: Any) -> bytes:
@@ -133,12 +144,12 @@ class Calls:
             if not may_begin():
                 skip()
                 return
-            try:
-                value = function(*args, **given)
-            except BaseException as error:
-                finish(None, error)
-                return
-            finish(value, None)
+            with only_here():
+                try:
+                    value, failure = function(*args, **given), None
+                except BaseException as error:
+                    value, failure = None, error
+            finish(value, failure)
 
         self.thread(work)
 
@@ -156,21 +167,25 @@ class Calls:
         finish: Callable[[Any, BaseException | None], None],
         skip: Callable[[], None],
     ) -> None:
-        async def work() -> Any:
+        async def work() -> tuple[Any, BaseException | None] | None:
             if not may_begin():
-                return skip
-            return await function(*args, **given)
+                return None
+            with only_here():
+                try:
+                    return await function(*args, **given), None
+                except BaseException as error:
+                    # A SystemExit too: it would end the loop, and all that others have in it.
+                    return None, error
 
-        def ended(future: Future[Any]) -> None:
+        def ended(future: Future[tuple[Any, BaseException | None] | None]) -> None:
             if future.cancelled():
-                error: BaseException | None = asyncio.CancelledError("the effect was cancelled")
+                found: tuple[Any, BaseException | None] | None = (
+                    None, asyncio.CancelledError("the effect was cancelled")
+                )  # fmt: skip
             else:
-                error = future.exception()
-            if error is None and future.result() is skip:
-                self.thread(skip)
-                return
+                found = future.result()
             # Storing blocks, and the loop is for others too.
-            self.thread(lambda: finish(None if error is not None else future.result(), error))
+            self.thread(skip if found is None else partial(finish, *found))
 
         asyncio.run_coroutine_threadsafe(work(), self._running_loop()).add_done_callback(ended)
 
@@ -188,9 +203,13 @@ def reconciled(
     reason = ""
     for left in range(TRIES, 0, -1):
         try:
-            said = ask()
-        except Exception as error:
-            reason = f"its reconcile function raised {type(error).__name__}: {error}"
+            with only_here():
+                said = ask()
+                if inspect.iscoroutine(said):
+                    said = asyncio.run(said)
+        except BaseException as error:
+            # A SystemExit too: nobody would ever hear of what the policy says.
+            reason = f"its reconcile function raised {type(error).__name__}: {_told(error)}"
             if left > 1:
                 pause(PAUSE)
             continue
@@ -199,7 +218,7 @@ def reconciled(
         if isinstance(said, NotDone) or said is NotDone:
             return None, ""
         text = "its reconcile function must return cutline.Done(result) or cutline.NotDone()"
-        return None, f"{text}, not {said!r:.80}"
+        return None, f"{text}, not {_told(said)}"
     return None, reason
 
 

@@ -26,6 +26,7 @@ from .effect_request import bound_to
 from .effecting import Effecting
 from .messages import unpack_value
 from .output import EARLY_BYTES, OUTPUT_BYTES, Emitted, Output
+from .processes import only_here
 from .setup import Setup
 
 __all__ = ("BATCH_BYTES", "BATCH_RECORDS", "Emitting")
@@ -127,32 +128,41 @@ class Emitting(Effecting):
             self.liaison.say("emit_owes", owed=self.desk.output.owed())
         else:
             self.desk.output.published(doc["sink"], doc["after"])
-            if kind == "emit_want":
-                self._hand_over(doc)
-            elif kind == "emit_give":
-                self._give(doc)
+            if kind in ("emit_want", "emit_give"):
+                self._offer(doc)
 
     # -- records -------------------------------------------------------------------------------
 
-    def _batch(self, doc: Mapping[str, Any]) -> tuple[list[Emitted], bool]:
-        """What is handed over at once, and whether more is wanted."""
+    def _batch(self, doc: Mapping[str, Any]) -> tuple[list[Emitted], bool, str]:
+        """What is handed over at once, whether more is wanted, and why nothing can be."""
         found: list[Emitted] = []
         size = 0
         for each in self.desk.output.wanted(doc["sink"], doc["upto"]):
             size += len(each.body)
-            if found and (size > BATCH_BYTES or len(found) == BATCH_RECORDS):
-                return found, True
+            why = self.desk.output.misfit(doc["sink"], each)
+            if why and not found:
+                return [], True, why
+            if found and (why or size > BATCH_BYTES or len(found) == BATCH_RECORDS):
+                return found, True, ""
             found.append(each)
-        return found, False
+        return found, False, ""
 
-    def _hand_over(self, doc: dict[str, Any]) -> None:
-        records, more = self._batch(doc)
-        rows = [list(each) for each in records]
+    def _offer(self, doc: dict[str, Any]) -> None:
+        """The coordinator asks for what it is to publish, or to have given to a function."""
+        records, more, why = self._batch(doc)
+        if why:
+            self.liaison.say("emit_unfit", sink=doc["sink"], round=doc["round"], text=why)
+        elif doc["kind"] == "emit_want":
+            self._hand_over(doc, records, more)
+        else:
+            self._give(doc, records)
+
+    def _hand_over(self, doc: dict[str, Any], records: list[Emitted], more: bool) -> None:
+        rows = [[each.number, each.checkpoint, each.lineage, each.body] for each in records]
         self.liaison.say("emit_have", sink=doc["sink"], round=doc["round"], records=rows, more=more)
 
-    def _give(self, doc: dict[str, Any]) -> None:
+    def _give(self, doc: dict[str, Any], records: list[Emitted]) -> None:
         sink = doc["sink"]
-        records, more = self._batch(doc)
         if not records:
             self.liaison.say("emit_have", sink=sink, round=doc["round"], records=[], more=False)
             return
@@ -208,6 +218,7 @@ class _Giver:
         packed = msgpack.unpackb(record.body, max_bin_len=size, max_str_len=size)
         # Handles in it are bound to nobody: only handlers send.
         value = unpack_value(packed, participant=record.origin.participant, live={})
-        returned = function(value, **bound_to(function, [value], identity(self.sink, record)))
-        if inspect.iscoroutine(returned):
-            asyncio.run(returned)
+        with only_here():
+            returned = function(value, **bound_to(function, [value], identity(self.sink, record)))
+            if inspect.iscoroutine(returned):
+                asyncio.run(returned)

@@ -12,16 +12,16 @@ from __future__ import annotations
 import io
 import pickletools
 import struct
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import product
-from typing import Any
+from typing import Any, TypeAlias
 
 import msgpack
 from xxhash import xxh3_64, xxh3_64_intdigest
 
 from .renames import RENAMES
 
-__all__ = ("call_digest", "earlier_digests", "likeness", "likeness_of")
+__all__ = ("Sayings", "call_digest", "earlier_digests", "likeness", "likeness_of")
 
 _SKIPPED = frozenset(("PROTO", "FRAME"))
 _GETS = frozenset(("BINGET", "LONG_BINGET"))
@@ -39,6 +39,8 @@ class _Node:
         self.digest: bytes | None = None
 
 
+# Makes what a first run may have said in place of some arguments.
+Sayings: TypeAlias = Callable[[], Iterable[Any]]
 # Names of today to names of before.
 Names = Mapping[str, str]
 _AS_THEY_ARE: Names = {}
@@ -79,8 +81,14 @@ def _said(arguments: Any, names: Names) -> Any:
     return likeness(arguments, names) if type(arguments) is bytes else arguments
 
 
-def earlier_digests(kind: int, detail: str | int, arguments: Any) -> Iterator[int]:
-    """Digests of what a request would have been before things in it were renamed; none if nothing was."""
+def earlier_digests(
+    kind: int, detail: str | int, arguments: Any, others: Sayings = tuple
+) -> Iterator[int]:
+    """Digests of what a request would have been before things in it were renamed, if something was, and with
+    other arguments that may stand for these."""
+    for each in others():
+        yield call_digest(kind, detail, each)
+        yield from earlier_digests(kind, detail, each)
     if not RENAMES.table:
         return
     details: list[str | int] = [detail]

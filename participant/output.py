@@ -9,18 +9,21 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgpack
 
 from cutline.barrier import Member
-from cutline.errors import CutlineError, Misuse
-from cutline.storage.sinks import RECORD_MAX, encoded
+from cutline.errors import CannotCapture, CutlineError, Misuse
+from cutline.storage.sinks import FILE, RECORD_MAX, TABLE, encoded
 
 from .handle import own_port
+from .likeness import call_digest
 from .messages import pack_value
 
 if TYPE_CHECKING:
+    from .async_call import AsyncCall
     from .desk import Desk
 
 __all__ = ("CALL", "EMIT", "OUTPUT_BYTES", "Emitted", "Output", "emit")
@@ -29,8 +32,9 @@ __all__ = ("CALL", "EMIT", "OUTPUT_BYTES", "Emitted", "Output", "emit")
 EMIT = 9
 # Whom a value is given to, where messages have a participant's name.
 WORLD = "@sinks"
-# The kind of a sink that is a function.
+# The kind of a sink that is a function; all kinds, and what people call them.
 CALL = "call"
+KINDS = {FILE: "a FileSink", TABLE: "a PostgresSink", CALL: "a function"}
 # Bytes that a participant has emitted and that are not published; from there on it takes no message.
 OUTPUT_BYTES = 64 * 1024 * 1024
 # Bytes of what no committed checkpoint holds, from which on one is asked for.
@@ -64,12 +68,14 @@ def emit(sink: str, value: Any) -> None:
 
 
 class Emitted(NamedTuple):
-    """One value. ``checkpoint``: the first one that it was captured in, 0 before that."""
+    """One value. ``checkpoint``: the first one that it was captured in, 0 before that. ``kind``: of the sink
+    whose form the body has; empty in images of older versions, which did not say."""
 
     number: int
     checkpoint: int
     lineage: str
     body: bytes
+    kind: str = ""
 
 
 class _Pile:
@@ -104,30 +110,63 @@ class Output:
         if sink not in self.sinks and desk.active is not None and desk.active.repeats(WORLD):
             # This program names it no more; what was emitted is kept, and the handler goes on from there.
             return
-        body, said = self._body(sink, value)
-        if desk.active is not None and not desk.numbered(WORLD, EMIT, sink, said)[1]:
+        kind = self._kind(sink)
+        if desk.active is not None and desk.active.is_at(WORLD):
+            self._repeat(desk, desk.active, sink, kind, value)
             return
+        body, said = self._body(sink, kind, value)
+        if desk.active is not None:
+            desk.numbered(WORLD, EMIT, sink, said)
         pile = self.piles.setdefault(sink, _Pile())
-        pile.records.append(Emitted(pile.next_number, 0, self.lineage, body))
+        pile.records.append(Emitted(pile.next_number, 0, self.lineage, body, kind))
         pile.next_number += 1
         self.bytes += len(body)
         self.fresh_bytes += len(body)
 
-    def _body(self, sink: str, value: Any) -> tuple[bytes, Any]:
-        """The value in the sink's form, and what a re-run must say again."""
+    def _kind(self, sink: str) -> str:
         doc = self.sinks.get(sink) if isinstance(sink, str) else None
-        name = self.me.name
         if doc is None:
             known = ", ".join(sorted(self.sinks)) or "none"
             raise Misuse(
-                f"participant {name!r}: no sink is named {sink!r}; cutline.start(sinks=...) has: {known}",
-                participant=name,
+                f"participant {self.me.name!r}: no sink is named {sink!r}; cutline.start(sinks=...) has: "
+                f"{known}",
+                participant=self.me.name,
                 sink=sink,
             )
+        kind: str = doc["kind"]
+        return kind
+
+    def _repeat(self, desk: Desk, active: AsyncCall, sink: str, kind: str, value: Any) -> None:
+        """A re-run emits what was emitted before, when the name was perhaps that of a sink of another kind.
+
+        That one took values which this one need not take.
+        """
+        others = partial(self._other_sayings, sink, kind, value)
+        try:
+            said = self._body(sink, kind, value)[1]
+        except (Misuse, CannotCapture):
+            known = (each for each in others() if active.has_said(call_digest(EMIT, sink, each)))
+            said = next(known, None)
+            if said is None:
+                raise
+        desk.numbered(WORLD, EMIT, sink, said, others)
+
+    def _other_sayings(self, sink: str, own: str, value: Any) -> Iterator[Any]:
+        """What a first run has said of it if the sink was of another kind."""
+        for kind in KINDS:
+            if kind != own:
+                try:
+                    yield self._body(sink, kind, value)[1]
+                except (Misuse, CannotCapture):
+                    continue
+
+    def _body(self, sink: str, kind: str, value: Any) -> tuple[bytes, Any]:
+        """The value in the form of a kind of sink, and what a re-run must say again."""
+        name = self.me.name
         where = f"value for sink {sink!r}"
         try:
-            if doc["kind"] != CALL:
-                body = encoded(doc["kind"], value)
+            if kind != CALL:
+                body = encoded(kind, value)
                 return body, [body]
             packed = pack_value(value, participant=name, where=where)
             body = msgpack.packb(packed)
@@ -224,6 +263,23 @@ class Output:
             if each.number > upto:
                 return
             yield each
+
+    def misfit(self, sink: str, record: Emitted) -> str:
+        """Why today's sink of that name cannot get a record; empty if it can.
+
+        Bytes in another sink's form would be nonsense in this one, and cannot all be turned back into what
+        they were made of.
+        """
+        kind = self._kind(sink)
+        if record.kind in ("", kind):
+            return ""
+        old = KINDS[record.kind]
+        return (
+            f"sink {sink!r} is {KINDS[kind]} in this program, and was {old} when participant "
+            f"{self.me.name!r} emitted value {record.number} for it, which waits to be published in that "
+            f"form. Start once with {sink!r} as {old}, until nothing waits (`cutline output`), or leave it "
+            "so and give the new sink another name"
+        )
 
 
 def _mark(pile: _Pile, checkpoint: int, last: int) -> None:

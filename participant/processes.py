@@ -11,20 +11,33 @@ A zombie has ended: it runs nothing, only its parent has not looked yet.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import subprocess
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
-__all__ = ("Watch", "process_alive", "process_started", "watch_exit")
+__all__ = ("Watch", "only_here", "process_alive", "process_started", "watch_exit")
 
 _PROC = os.path.exists("/proc/self/stat")
 _TICKS = os.sysconf("SC_CLK_TCK")
 _SAME = 0.5 / _TICKS if _PROC else 1.5  # seconds by which two readings of one start may differ
 _POLL = 0.05  # seconds between looks where the kernel offers no notice
+
+
+@contextlib.contextmanager
+def only_here() -> Iterator[None]:
+    """Round a call of a user's function: a copy of the process that it makes by a fork ends where it comes
+    out of it, as the process does. What follows would be done twice."""
+    pid = os.getpid()
+    try:
+        yield
+    finally:
+        if os.getpid() != pid:
+            os._exit(0)
 
 
 def process_started(pid: int) -> float:

@@ -28,6 +28,8 @@ __all__ = ("PUT_EFFECT", "START_SECONDS", "EffectTable")
 # Seconds after a claim in which its process may begin to call.
 START_SECONDS = 10.0
 
+# Seconds after which the use of an outcome is noted again.
+USED_SECONDS = 60.0
 # Keys that one statement looks for.
 _AT_ONCE = 200
 PUT_EFFECT = upsert("effects", ("lineage", "key", "attempt"), ("doc", "seal"))
@@ -110,6 +112,8 @@ class EffectTable(Filling):
         now: float,
     ) -> Verdict:
         verdict = judge(self._effects_of(connection, lineage, claim.key), claim, is_over)
+        if verdict.kind == "recorded" and verdict.row is not None:
+            self._used_again(connection, verdict.row, now)
         if verdict.kind != "granted":
             return verdict
         if not self._is_current(connection, lineage, claim):
@@ -140,6 +144,16 @@ class EffectTable(Filling):
         )
         self._put_effect(connection, row)
         return verdict._replace(row=row)
+
+    def _used_again(self, connection: Connection, row: EffectRow, now: float) -> None:
+        """A request under a key of the user's own got the outcome of another one.
+
+        The time for which that is remembered begins anew: else it could be over when a loss makes this
+        request ask again, which would be a second call.
+        """
+        is_stale = row.decided_at is not None and now - row.decided_at > USED_SECONDS
+        if is_stale and row.key.startswith("u:"):
+            self._put_effect(connection, dataclasses.replace(row, decided_at=float(now)))
 
     def _is_current(self, connection: Connection, lineage: str, claim: Claim) -> bool:
         """Whether a claim is of this epoch, and its cut is committed; raises the horizon to that cut."""

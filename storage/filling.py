@@ -15,7 +15,7 @@ from .authentic import damaged
 from .blobs import parts_of
 from .catalog import CheckpointRow, Lease, LineageRow
 from .effects import EffectRow
-from .owners import Owner
+from .owners import NOBODY
 from .rows import CheckpointTable, Connection, lineage_values, upsert
 from .sealing import Sealing
 from .verbs import verb
@@ -23,7 +23,6 @@ from .verbs import verb
 __all__ = ("Filling", "living")
 
 _PUT_META = upsert("meta", ("key",), ("value",))
-_NOBODY = Owner("nowhere", 0, 0.0, 0, "a catalog made again")
 
 
 def living(rows: list[CheckpointRow]) -> list[CheckpointRow]:
@@ -73,7 +72,7 @@ class Filling(Sealing):
             known = connection.execute("SELECT 1 FROM lineages WHERE system = ?", (system,)).fetchone()
             if known is not None or self._leases.held(connection, system) is not None:
                 raise Misuse(f"the catalog knows system {system!r} already", system=system)
-            self._leases.put(connection, Lease(system, token, _NOBODY), 0.0, released=True)
+            self._leases.put(connection, Lease(system, token, NOBODY), 0.0, released=True)
             for line in lines:
                 if line.system != system:
                     raise Misuse(f"lineage {line.lineage} is not one of system {system!r}")

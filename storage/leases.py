@@ -14,7 +14,7 @@ from cutline.errors import Fenced, StoreInUse
 from .authentic import Seals
 from .catalog import Lease
 from .codec import canonical, decode
-from .owners import Owner
+from .owners import NOBODY, Owner
 from .rows import Connection, upsert
 
 __all__ = ("LeaseTable",)
@@ -99,7 +99,11 @@ class LeaseTable:
 
     def queue(self, connection: Connection, system: str) -> None:
         """Waits until whoever else is at work on that system is through, whoever holds the lease."""
-        self._row(connection, system, self._lock)
+        if self._row(connection, system, self._lock) is None:
+            # Nothing to wait at: so there is one now, given up. Of two who do this at once one waits here.
+            nobody = Lease(system, 0, NOBODY)
+            connection.execute(_FIRST, self._values(nobody, 0.0, released=True))
+            self._row(connection, system, self._lock)
 
     def put(self, connection: Connection, lease: Lease, expires: float, *, released: bool = False) -> None:
         connection.execute(_PUT, self._values(lease, expires, released=released))

@@ -292,6 +292,15 @@ class LineFile:
             raise OutputRefused(
                 f"{self.path} is no regular file, so what is in it cannot be told", path=str(self.path)
             )
+        try:
+            # Under another name (a link, another mount) it has another journal, whose lock keeps nobody out.
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise StoreInUse(
+                f"{self.path} is written as another sink, under another of its names, or locked by another "
+                "program: one at a time writes a file; give each sink a file of its own",
+                path=str(self.path),
+            ) from error
         if not was_there:
             _sync_folder(self.path.parent)
         return found.st_size

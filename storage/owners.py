@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-__all__ = ("EDITING", "FORKING", "IMPORTING", "Owner", "host_name", "is_dead", "process_start")
+__all__ = ("EDITING", "FORKING", "IMPORTING", "NOBODY", "Owner", "host_name", "is_dead", "process_start")
 
 # What an owner does that writes folders of no lineage: nobody may collect under its lease.
 IMPORTING = "cutline import"
@@ -66,6 +66,10 @@ class Owner:
 
     def __str__(self) -> str:
         return f"process {self.pid} on {self.host.partition('/')[0]} ({self.what})"
+
+
+# Who held a lease that was given up before anybody had it.
+NOBODY = Owner("nowhere", 0, 0.0, 0, "nobody")
 
 
 def host_name() -> str:

@@ -59,8 +59,9 @@ _SESSION = (
     " SELECT set_config('synchronous_commit', 'on', false)"
     " WHERE current_setting('synchronous_commit') = 'off'"
 )
+# Who has waited for a row sees what was written to it meanwhile, whatever the server's own default is.
 _MARK = (
-    "BEGIN; INSERT INTO writes (writer, id) VALUES ('{writer}', {number})"
+    "BEGIN ISOLATION LEVEL READ COMMITTED; INSERT INTO writes (writer, id) VALUES ('{writer}', {number})"
     " ON CONFLICT (writer) DO UPDATE SET id = excluded.id, at = now()"
 )
 _READ = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"

@@ -113,7 +113,8 @@ class RowTable:
 
     @property
     def _sink(self) -> str:
-        return f"{self.name}:{self.table}"
+        # Of the name, which may have colons, all is there but the last.
+        return f"{self.name}:{self.table.replace(':', '%3A')}"
 
     def _read(self) -> dict[Origin, int]:
         statement = sql.SQL("SELECT lineage, participant, birth, number FROM {} WHERE sink = %s")

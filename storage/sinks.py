@@ -26,7 +26,9 @@ from cutline.errors import RefusedOption
 from .location import database_of
 
 __all__ = (
+    "FILE",
     "RECORD_MAX",
+    "TABLE",
     "FileSink",
     "Origin",
     "PostgresSink",
@@ -39,6 +41,8 @@ __all__ = (
 
 # Bytes of one record in the sink's form.
 RECORD_MAX = 8 * 1024 * 1024
+# Kinds of sinks, as `to_doc` names them.
+FILE, TABLE = "file", "postgres"
 _TABLE_PARTS = 2
 _INT64 = 1 << 63
 
@@ -61,9 +65,11 @@ class Record(NamedTuple):
 
 
 def identity(sink: str, record: Record) -> str:
-    """A text that names a record, the same one whenever it comes."""
+    """A text that names a record, the same one whenever it comes, and no other one."""
     origin = record.origin
-    return f"{origin.lineage}/{origin.participant}/{origin.birth}/{sink}/{record.number}"
+    # Names may have slashes, and "a", 1, "2/b" is not "a/1", 2, "b".
+    name, sink = (each.replace("%", "%25").replace("/", "%2F") for each in (origin.participant, sink))
+    return f"{origin.lineage}/{name}/{origin.birth}/{sink}/{record.number}"
 
 
 class Sink(Protocol):
@@ -107,7 +113,7 @@ class FileSink:
         path = Path(os.fspath(self.path)).expanduser()
         if not path.name or "\0" in str(path):
             raise RefusedOption(f"a FileSink needs the path of a file, not {str(path)!r}")
-        return {"kind": "file", "path": str(path.absolute())}
+        return {"kind": FILE, "path": str(path.absolute())}
 
 
 @dataclass(frozen=True)
@@ -127,12 +133,12 @@ class PostgresSink:
         if not 0 < len(parts) <= _TABLE_PARTS or not all(parts):
             raise RefusedOption(f"table of a PostgresSink is TABLE or SCHEMA.TABLE, not {self.table!r}")
         database_of(self.url)
-        return {"kind": "postgres", "url": self.url, "table": self.table}
+        return {"kind": TABLE, "url": self.url, "table": self.table}
 
 
 def encoded(kind: str, value: Any) -> bytes:
     """A value in a sink's form. Raises ValueError, which says what is wrong with it."""
-    body = _line(value) if kind == "file" else _row(value)
+    body = _line(value) if kind == FILE else _row(value)
     if len(body) > RECORD_MAX:
         raise ValueError(f"it has {len(body):,} bytes, more than {RECORD_MAX:,}")
     return body
@@ -195,7 +201,7 @@ def open_sink(name: str, doc: Mapping[str, Any]) -> Sink:
     Raises:
         MissingPackage: psycopg is not here.
     """
-    if doc["kind"] == "file":
+    if doc["kind"] == FILE:
         from .line_file import LineFile
 
         return LineFile(Path(doc["path"]))

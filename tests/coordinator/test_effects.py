@@ -13,6 +13,7 @@ from cutline.barrier import Member
 from cutline.coordinator import effects as module
 from cutline.coordinator import moving
 from cutline.coordinator.effect_rows import forgotten
+from cutline.coordinator.questions import outcome_row
 from cutline.coordinator.telling import lines_about
 from cutline.errors import Corrupt, EffectUnknown, StorageError
 from cutline.participant.effect_request import EffectRequest
@@ -291,6 +292,22 @@ def test_questions_that_were_withdrawn_are_looked_for_no_more(city: City) -> Non
     # The third was asked after that checkpoint.
     city.say("a", "effect_done", checkpoint=city.c.committed, below=3, pending=[2])
     assert sorted(questions.open) == [("a", "r:2"), ("a", "r:3")]
+
+
+def test_who_says_that_there_is_an_answer_does_not_wait_for_the_next_look(city: City) -> None:
+    said: list[Any] = ["go on?", {}, None]
+    request = EffectRequest(1, PERSON, said, "r:1", b"d", "halt", False, None, 0, city.lineage, 1)
+    city.say("a", "effect_watch", request=request.to_doc(), launch="")
+    city.step()
+    seat = city.c.roster.seats["a"]
+    made = outcome_row(city.lineage, seat.member, request, 1, "done", ["yes"], "person", city.c.wall())
+    city.c.catalog.settle("city", made)
+    city.step()
+    assert not [doc for doc in city.lines["a"].heard if doc["kind"] == "effect_verdict"]
+    # Whatever epoch he knows of.
+    city.say("driver", "effect_answered", epoch=-1)
+    city.step()
+    assert city.lines["a"].last("effect_verdict")["verdict"] == "recorded"
 
 
 def test_nothing_is_granted_to_who_is_being_moved(city: City) -> None:

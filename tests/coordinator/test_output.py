@@ -286,6 +286,24 @@ def test_a_function_is_called_by_its_participant(city: City) -> None:
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize(("sink", "asked"), [("lines", "emit_want"), ("ears", "emit_give")])
+def test_values_in_another_sinks_form_hold_up_their_sink_alone(city: City, sink: str, asked: str) -> None:
+    other = {"lines": "ears", "ears": "lines"}[sink]
+    cut(city, a={sink: 1}, b={other: 1})
+    doc = wanted(city, "a", asked)
+    city.say("a", "emit_unfit", sink=sink, round=doc["round"], text=f"sink {sink!r} was something else")
+    assert city.c.output.left()[sink] == f"sink {sink!r} was something else"
+    assert [notice["sink"] for notice in notices(city, "sink_down")] == [sink]
+    wanted(city, "b", "emit_give" if sink == "lines" else "emit_want")
+    # Asked again it says so again; people are told once.
+    city.lines["a"].heard.clear()
+    city.step(pauses.LONGEST_PAUSE)
+    until(lambda: city.step() or not silent(city, "a"), "the next question")
+    doc = wanted(city, "a", asked)
+    city.say("a", "emit_unfit", sink=sink, round=doc["round"], text=f"sink {sink!r} was something else")
+    assert len(notices(city, "sink_down")) == 1 and city.c.halted is None
+
+
 def test_a_sink_that_fails_is_tried_ever_less_often(city: City, tmp_path: Path) -> None:
     path = tmp_path / "lines"
     path.unlink()

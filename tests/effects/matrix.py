@@ -308,7 +308,9 @@ def main() -> int:
         print(text)
     empty = [f"{step} x {fault}" for (step, fault), times in found.cells.items() if not times]
     if empty:
-        print(f"never carried out: {', '.join(empty)}")
+        # Each step is passed by every effect, so each cell comes, given time.
+        why = f"time was up after {found.seconds:.0f} s" if found.seconds >= options.limit else "see above"
+        print(f"never carried out ({why}): {', '.join(empty)}")
     if found.is_good and not empty:
         shutil.rmtree(folder)
         return 0

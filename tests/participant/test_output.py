@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 import msgpack
@@ -17,7 +19,7 @@ from cutline.participant.emitting import _Giver
 from cutline.participant.handle import bound_port
 from cutline.participant.messages import pack_value
 from cutline.participant.output import Output
-from cutline.storage.sinks import Origin, Record
+from cutline.storage.sinks import Origin, Record, identity
 from tests.participant.desks import ME, Bench
 from tests.system.living import until
 
@@ -35,6 +37,12 @@ class Clerk:
         cutline.emit(sink, first)
         await self.peer.wait.remote()  # type: ignore[attr-defined]
         cutline.emit(sink, second)
+
+    async def perhaps(self, sink: str, bad: Any, good: Any) -> None:
+        with suppress(Misuse):
+            cutline.emit(sink, bad)
+        cutline.emit(sink, good)
+        await self.peer.wait.remote()  # type: ignore[attr-defined]
 
 
 @contextmanager
@@ -166,6 +174,68 @@ def test_a_program_that_names_a_sink_no_more_ends_no_handler_that_has_emitted() 
         undo()
 
 
+KINDS_OF_ROW = [(old, new) for old in SINKS for new in SINKS if old != new]
+
+
+@pytest.mark.parametrize(("old", "new"), KINDS_OF_ROW)
+@pytest.mark.parametrize("value", [{"a": 1}, "x", ("b",)])
+def test_a_sink_of_another_kind_ends_no_handler_and_gets_nothing_in_the_old_form(
+    old: str, new: str, value: Any
+) -> None:
+    try:
+        with benched() as bench:
+            bench.desk.output.sinks = {"out": SINKS[old]}
+            cutline.emit("out", value)
+    except Misuse:
+        # Nothing of it is in any image.
+        return
+    with benched() as bench:
+        bench.desk.output.sinks = {"out": SINKS[old]}
+        bench.ask(1, "twice", "out", value, {"b": 2})
+        bench.desk.output.captured(1)
+        doc = msgpack.unpackb(msgpack.packb(desk_to_doc(bench.desk)), strict_map_key=False)
+    other = Bench(Clerk)
+    output = other.desk.output = Output({"out": SINKS[new]}, "line", ME)
+    undo = bound_port(other.desk, thread_only=True)
+    try:
+        load_desk(other.desk, doc)
+        rerun(other.desk)
+        assert other.answers_out() == {} and numbers(output, "out") == [(1, 1)]
+        other.answer(next(iter(other.desk.asks)), None)
+        other.desk.drain()
+        first, second = output.wanted("out", 9)
+        said = output.misfit("out", first)
+        assert "sink 'out' is a" in said and "participant 'me' emitted value 1" in said
+        assert "Start once with 'out' as a" in said and output.misfit("out", second) == ""
+    finally:
+        undo()
+
+
+def test_what_a_sink_did_not_take_and_the_next_one_would_is_no_part_of_a_re_run() -> None:
+    with benched() as bench:
+        bench.ask(1, "perhaps", "lines", {1, 2}, "good")
+        bench.desk.output.captured(1)
+        doc = msgpack.unpackb(msgpack.packb(desk_to_doc(bench.desk)), strict_map_key=False)
+        assert numbers(bench.desk.output) == [(1, 1)]
+    other = Bench(Clerk)
+    other.desk.output = Output(SINKS, "line", ME)
+    undo = bound_port(other.desk, thread_only=True)
+    try:
+        load_desk(other.desk, doc)
+        rerun(other.desk)
+        assert other.answers_out() == {} and numbers(other.desk.output) == [(1, 1)]
+    finally:
+        undo()
+
+
+def test_an_image_that_does_not_say_the_kind_is_taken_as_it_is() -> None:
+    with benched() as bench:
+        output = bench.desk.output
+        output.load([["lines", 2, [[1, 1, "line", b"a\n"]]]])
+        (record,) = output.wanted("lines", 9)
+        assert record.kind == "" and output.misfit("lines", record) == ""
+
+
 def test_values_that_cannot_be_emitted() -> None:
     with benched() as bench:
         desk = bench.desk
@@ -200,6 +270,43 @@ def refuse(value: Any) -> None:
     if value == "no":
         raise ValueError(value)
     HEARD.append(value)
+
+
+def fork(value: Any) -> None:
+    """Both come out of it."""
+    child = os.fork()
+    HEARD.append(value)
+    with open(os.environ["HEARD"], "a") as file:
+        file.write(f"{value} {'child' if child == 0 else 'parent'}\n")
+    if child:
+        os.waitpid(child, 0)
+        if value == "b":
+            raise ValueError(value)
+
+
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
+def test_a_copy_of_the_process_that_a_function_makes_gets_nothing_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HEARD", str(tmp_path / "heard"))
+    said: list[Any] = []
+    giver = _Giver("ears", said.append)
+    packed = [msgpack.packb(pack_value(value, participant="me", where="x")) for value in "abc"]
+    records = [Record(Origin("line", "me", 1), n, 1, body) for n, body in enumerate(packed, 1)]
+    giver.take(1, lambda: fork, records)
+    until(lambda: said, "the outcome", timeout=60)
+    assert (said[0].numbers, said[0].error) == ({"line": 1}, "ValueError: b")
+    assert sorted((tmp_path / "heard").read_text().splitlines()) == [
+        "a child", "a parent", "b child", "b parent"
+    ]  # fmt: skip
+
+
+def test_records_have_names_of_their_own_whatever_the_names_are() -> None:
+    one = identity("2/b", Record(Origin("line", "a", 1), 5, 1, b""))
+    other = identity("b", Record(Origin("line", "a/1", 2), 5, 1, b""))
+    third = identity("b", Record(Origin("line", "a%2F1", 2), 5, 1, b""))
+    assert len({one, other, third}) == 3
+    assert identity("ears", Record(Origin("line", "ann", 1), 5, 1, b"")) == "line/ann/1/ears/5"
 
 
 def test_functions_are_called_once_in_a_process_whatever_is_asked_again() -> None:

@@ -125,6 +125,26 @@ def test_a_claim_raises_the_horizon_and_an_outcome_is_kept(scene: Scene) -> None
     assert recorded.kind == "recorded" and recorded.row == catalog.effects(scene.lineage)[0]
 
 
+@pytest.mark.parametrize(("key", "kept"), [("u:order 7", True), ("r:k", False)])
+def test_a_key_is_remembered_from_its_last_use_on(scene: Scene, key: str, kept: bool) -> None:
+    """Who got the outcome at the edge of its time, and asks again after a loss, gets it once more."""
+    catalog = scene.store.catalog
+    ask(scene, claim(key=key))
+    ask(scene, endings=[Ending(key, 1, "old", "done", b"\x91\x07")])
+    epoch = catalog.epoch(scene.lineage)
+    edge = 5.0 + KEY_SECONDS - 1.0
+    other = claim(key=key, participant="bob", birth=2, number=9, epoch=epoch)
+    (_, (verdict,)) = catalog.journal(scene.lease, scene.lineage, [], [other], acts, edge)
+    assert verdict.kind == "recorded"
+    # The first request is long done with; of the second one nothing is in any row.
+    done = {Member("ann", 1): (9, 99, frozenset[int]())}
+    for now, there in ((edge + 10.0, kept), (edge + KEY_SECONDS + 10.0, False)):
+        _, gone = forgotten(catalog.effects(scene.lineage), done, [9], now)
+        assert (not gone) == there
+    (row,) = catalog.effects(scene.lineage)
+    assert row.answer == b"\x91\x07" and row.claimed_at == 5.0
+
+
 def test_a_repeatable_one_leaves_the_horizon_where_it_is(scene: Scene) -> None:
     ask(scene, claim(repeatable=True, checkpoint=0))
     assert scene.store.catalog.horizon(scene.lineage) == 0

@@ -71,6 +71,29 @@ def test_one_writer_at_a_time(path: Path) -> None:
     second.close()
 
 
+@pytest.mark.parametrize("link", ["soft", "hard"])
+def test_one_writer_at_a_time_under_all_of_its_names(path: Path, tmp_path: Path, link: str) -> None:
+    """Each would add its lines at the end that it has seen, over the other's."""
+    first = opened(path)
+    other = tmp_path / "elsewhere" / "lines"
+    other.parent.mkdir()
+    if link == "soft":
+        other.symlink_to(path)
+    else:
+        other.hardlink_to(path)
+    with pytest.raises(StoreInUse, match="under another of its names"):
+        opened(other)
+    # Nor may a sink's file be another one's journal.
+    with pytest.raises(StoreInUse):
+        opened(first.place)
+    first.publish([record(ANN, 1)])
+    first.close()
+    second = opened(other)
+    second.publish([record(BOB, 1)])
+    second.close()
+    assert path.read_text() == "ann 1\nbob 1\n"
+
+
 def test_a_journal_does_not_grow_for_ever(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "JOURNAL_MAX", 2000)
     file = opened(path)

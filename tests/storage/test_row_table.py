@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import decimal
+import threading
 import uuid
 from collections.abc import Iterator
 from typing import Any
@@ -15,6 +16,8 @@ from cutline.errors import OutputRefused, StoreUnreachable
 from cutline.storage.location import database_of
 from cutline.storage.row_table import RowTable
 from cutline.storage.sinks import Origin, Record, encoded
+from tests.storage.proxy import proxy
+from tests.system.living import comes_to, until
 
 from .servers import Postgres
 
@@ -135,6 +138,71 @@ def test_a_server_that_goes_away(admin: psycopg.Connection[Any], postgres_server
     sink.publish([record(ANN, 2, who="ann", cents=2)])
     assert len(rows(admin)) == 2
     sink.close()
+
+
+@pytest.mark.parametrize("how", ["request", "answer"])
+def test_a_commit_that_nobody_knows_the_outcome_of(
+    admin: psycopg.Connection[Any], postgres_server: Postgres, how: Any
+) -> None:
+    """The connection is lost at COMMIT: before it reached the server, or before its answer came back."""
+    with proxy(postgres_server.port) as line:
+        sink = RowTable("out", postgres_server.url("x", port=line.port), "sinks.invoices")
+        sink.open()
+        sink.publish([record(ANN, 1, who="ann", cents=1)])
+        line.cut(b"COMMIT", how)
+        with pytest.raises(StoreUnreachable):
+            sink.publish([record(ANN, 2, who="ann", cents=2), record(BOB, 1, who="bob", cents=1)])
+        before = {ANN: 1} if how == "request" else {ANN: 2, BOB: 1}
+        comes_to(sink.open, before, "the server's word")
+        # Whatever it was, and whoever asks for it again: it is there once.
+        sink.publish([record(ANN, 2, who="ann", cents=2), record(BOB, 1, who="bob", cents=1)])
+        assert sorted(rows(admin)) == [("ann", 1), ("ann", 2), ("bob", 1)]
+        sink.close()
+
+
+def test_a_commit_that_is_still_under_way_is_waited_for(
+    admin: psycopg.Connection[Any], postgres_server: Postgres
+) -> None:
+    """Who opens the table anew sees the numbers of before, and must not write the rows a second time."""
+    old, new = table(postgres_server), table(postgres_server)
+    assert old.open() == {} and new.open() == {}
+    slow = old._open_one()
+    done: list[None] = []
+    with slow.transaction(), slow.cursor() as cursor:
+        fresh = old._claim(cursor, [record(ANN, 1, who="ann", cents=1)])
+        assert len(fresh) == 1
+        cursor.execute("INSERT INTO sinks.invoices (who, cents, cutline_id) VALUES ('ann', 1, 'old')")
+        assert new.open() == {}
+        again = threading.Thread(
+            target=lambda: done.append(new.publish([record(ANN, 1, who="ann", cents=1)]))
+        )
+        again.start()
+        until(lambda: _waits(admin), "the second one to wait")
+        assert not done
+    again.join()
+    assert rows(admin) == [("ann", 1)] and done == [None]
+    old.close()
+    new.close()
+
+
+def _waits(admin: psycopg.Connection[Any]) -> bool:
+    found = admin.execute("SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'").fetchone()
+    return found is not None and found[0] > 0
+
+
+def test_sinks_and_tables_are_told_apart_whatever_their_names_are(
+    admin: psycopg.Connection[Any], postgres_server: Postgres
+) -> None:
+    """Else what one of them has would count as there in the other."""
+    admin.execute('CREATE TABLE sinks."b:c" (who text, cents int)')
+    admin.execute("CREATE TABLE sinks.c (who text, cents int)")
+    one, other = table(postgres_server, "a", "sinks.b:c"), table(postgres_server, "a:sinks.b", "sinks.c")
+    assert one._sink != other._sink
+    one.open()
+    one.publish([record(ANN, 1, who="ann", cents=1)])
+    one.close()
+    assert other.open() == {}
+    other.close()
 
 
 @pytest.mark.parametrize(

@@ -144,11 +144,13 @@ class Calls:
             if not may_begin():
                 skip()
                 return
+            value: Any = None
+            failure: BaseException | None = None
             with only_here():
                 try:
-                    value, failure = function(*args, **given), None
+                    value = function(*args, **given)
                 except BaseException as error:
-                    value, failure = None, error
+                    failure = error
             finish(value, failure)
 
         self.thread(work)

@@ -18,8 +18,8 @@ import pytest
 
 import cutline
 from cutline.storage.location import database_of
-from tests.effects.written import prepare
 from tests.effects.writing import TABLE
+from tests.effects.written import prepare
 from tests.system.living import again, comes_to, kill
 
 pytest.importorskip("ray")

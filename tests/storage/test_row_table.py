@@ -167,20 +167,23 @@ def test_a_commit_that_is_still_under_way_is_waited_for(
     old, new = table(postgres_server), table(postgres_server)
     assert old.open() == {} and new.open() == {}
     slow = old._open_one()
-    done: list[None] = []
+    done = threading.Event()
+
+    def publish() -> None:
+        new.publish([record(ANN, 1, who="ann", cents=1)])
+        done.set()
+
+    again = threading.Thread(target=publish)
     with slow.transaction(), slow.cursor() as cursor:
         fresh = old._claim(cursor, [record(ANN, 1, who="ann", cents=1)])
         assert len(fresh) == 1
         cursor.execute("INSERT INTO sinks.invoices (who, cents, cutline_id) VALUES ('ann', 1, 'old')")
         assert new.open() == {}
-        again = threading.Thread(
-            target=lambda: done.append(new.publish([record(ANN, 1, who="ann", cents=1)]))
-        )
         again.start()
         until(lambda: _waits(admin), "the second one to wait")
-        assert not done
+        assert not done.is_set()
     again.join()
-    assert rows(admin) == [("ann", 1)] and done == [None]
+    assert rows(admin) == [("ann", 1)] and done.is_set()
     old.close()
     new.close()
 

@@ -298,7 +298,12 @@ def test_values_in_another_sinks_form_hold_up_their_sink_alone(city: City, sink:
     # Asked again it says so again; people are told once.
     city.lines["a"].heard.clear()
     city.step(pauses.LONGEST_PAUSE)
-    until(lambda: city.step() or not silent(city, "a"), "the next question")
+
+    def is_asked() -> bool:
+        city.step()
+        return not silent(city, "a")
+
+    until(is_asked, "the next question")
     doc = wanted(city, "a", asked)
     city.say("a", "emit_unfit", sink=sink, round=doc["round"], text=f"sink {sink!r} was something else")
     assert len(notices(city, "sink_down")) == 1 and city.c.halted is None

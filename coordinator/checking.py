@@ -30,6 +30,7 @@ from cutline.participant.imaging import revive
 from cutline.participant.method_table import MethodTable
 from cutline.participant.parcelling import ParcelDesk
 from cutline.participant.parcels import Parcels
+from cutline.participant.saying import said
 from cutline.storage import CheckpointRow, Image, Manifest, Store, open_store, read_image
 
 from .loading import point_in
@@ -56,7 +57,7 @@ def import_program(against: Sequence[str]) -> types.ModuleType | None:
         except CutlineError:
             raise
         except (Exception, SystemExit) as error:
-            raise Misuse(f"--against {entry}: it does not import: {type(error).__name__}: {error}") from error
+            raise Misuse(f"--against {entry}: it does not import: {said(error)}") from error
         found: Any = module
         for part in inside.split(".") if inside else ():
             if not hasattr(found, part):
@@ -122,7 +123,7 @@ def _participant(member: Member, image: Image, classes: Classes) -> tuple[dict[s
         revive(image, desk, classes, None, findings)
     except Exception as error:
         # What a restore would end with, too.
-        text = f"participant {member.name!r} does not load: {type(error).__name__}: {error}"
+        text = f"participant {member.name!r} does not load: {said(error)}"
         findings.meet(error if isinstance(error, CannotRestore) else CannotRestore(text, path="self"))
     finally:
         undo()
@@ -151,7 +152,7 @@ def main() -> None:
     try:
         answer = {"report": check_here(spec)}
     except (CutlineError, TimeoutError) as error:
-        answer = {"error": f"{type(error).__name__}: {error}"}
+        answer = {"error": said(error)}
     with report:
         json.dump(answer, report)
 

@@ -86,7 +86,7 @@ class DriverPort:
             except Exception as error:
                 done.set_exception(error)
 
-        if check:
+        if check or self.runner.is_copy:
             self.check()
         elif self.runner.fault is not None:
             raise self.runner.fault
@@ -95,8 +95,13 @@ class DriverPort:
 
     def check(self) -> None:
         """Raises what this session has not heard yet: the system halted, or went back, or an input that
-        it told was not taken.
+        it told was not taken; or that this process is a fork of the program's.
         """
+        if self.runner.is_copy:
+            raise Misuse(
+                "this process was forked from the program that has started the system, and is not connected "
+                "to it: call participants in the program itself, and hand results over"
+            )
         if self.runner.fault is not None:
             raise self.runner.fault
         undone = self.runner.rolled_back

@@ -21,6 +21,7 @@ from cutline.participant.allowing import is_restricted
 from cutline.participant.driver import DRIVER
 from cutline.participant.messages import pack_error, unpack_error
 from cutline.participant.program import is_vouched, take_main
+from cutline.participant.saying import said
 
 from .roster import Seat, SpawnId
 from .settings import TAKING_PART
@@ -180,7 +181,7 @@ class Nursery:
         if error is not None and spawn.spawner != DRIVER:
             # Perhaps nobody asks the newborn for anything.
             fault = unpack_error(error, participant=seat.member.name, live={})
-            text = f"{type(fault).__name__}: {fault}"
+            text = said(fault)
             c.notice("spawn_failed", name=seat.member.name, spawner=spawn.spawner, text=text)
 
     # -- names ---------------------------------------------------------------------------------

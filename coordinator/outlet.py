@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 from cutline.barrier import Member
 from cutline.errors import CutlineError, OutputRefused, StorageError
 from cutline.participant.output import CALL
+from cutline.participant.saying import said
 from cutline.participant.transport import Link
 from cutline.storage.sinks import Origin, Record, Sink, open_sink
 
@@ -213,7 +214,7 @@ class Outlet:
                 found = error
             except Exception as error:
                 # Of a library: it is tried again like any other failure, and people are told.
-                found = OutputRefused(f"sink {self.name!r}: {type(error).__name__}: {error}", sink=self.name)
+                found = OutputRefused(f"sink {self.name!r}: {said(error)}", sink=self.name)
             self._post(lambda: heard(found))
 
         if self._jobs is None:

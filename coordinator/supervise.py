@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import base64
 import logging
+import os
 import signal
 import subprocess
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Protocol
@@ -27,6 +29,7 @@ _log = logging.getLogger("cutline")
 _TRIES, _KILLED = 5, 20
 # Seconds after which a coordinator that dies has not failed at once.
 _SETTLED = 3.0
+_living: weakref.WeakSet[Supervisor] = weakref.WeakSet()
 
 
 class Supervising(Protocol):
@@ -73,6 +76,7 @@ class Supervisor:
         self.deaths: list[dict[str, Any]] = []
         self._lock = threading.Lock()
         self.process = self._start(take_over=False)
+        _living.add(self)
         try:
             self.first = self._first_line(self.process)
         except BaseException:
@@ -204,3 +208,13 @@ def supervise(
     for line in connect_ray():
         _log.info(line)
     return RaySupervisor(spec, failed, running)
+
+
+def _after_fork_in_child() -> None:
+    """The end of this pipe tells the coordinator that its driver is gone; a fork would keep it open."""
+    for supervisor in list(_living):
+        if supervisor.process.stdin is not None:
+            supervisor.process.stdin.close()
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)

@@ -28,6 +28,7 @@ from cutline.participant.keys import KEY_SECONDS
 from cutline.participant.outbox import OUTBOX_BYTES
 from cutline.participant.program import new_program
 from cutline.participant.room import WAITING_INPUTS
+from cutline.participant.saying import said
 from cutline.participant.scratch import RUN, let_go, make_folder
 from cutline.participant.spill import SPILL_BYTES
 from cutline.storage.blobs import check_name
@@ -246,12 +247,11 @@ class System(Asking):
     def _run(self) -> None:
         runner = self._runner
         try:
-            reason = runner.run()
+            end = f"the system has ended: {runner.run()}"
         except Exception as error:
             _log.exception("the driver's participant failed")
-            runner.die(SystemStopped(f"the driver's participant failed: {type(error).__name__}: {error}"))
-            return
-        runner.die(SystemStopped(f"the system has ended: {reason}"))
+            end = f"the driver's participant failed: {said(error)}"
+        runner.die(SystemStopped(end))
 
     # -- participants ----------------------------------------------------------------------
 
@@ -389,7 +389,7 @@ class System(Asking):
         return last
 
     def stop(self, *, checkpoint: bool = True) -> None:
-        """Stops every process of the system. Idempotent.
+        """Stops every process of the system. Idempotent; in a fork of the program it does nothing.
 
         Args:
             checkpoint: take a last checkpoint, so that the next start goes on exactly here. A system
@@ -399,7 +399,7 @@ class System(Asking):
 
     def _stop(self, checkpoint: bool, patience: float) -> None:
         with self._stop_lock:
-            if self._stopped:
+            if self._stopped or self._runner.is_copy:
                 return
             self._stopped = True
         self._tell_at_the_end()
@@ -436,7 +436,7 @@ class System(Asking):
 
     def _tell_at_the_end(self) -> None:
         for name, error in self._port.births.untold().items():
-            self._say(f"{name} never came up: {type(error).__name__}: {error}")
+            self._say(f"{name} never came up: {said(error)}")
         try:
             self._report.write()
         except StoreNotWritable as error:
@@ -481,7 +481,7 @@ class System(Asking):
         patience = _HURRIED if hurried else 30.0
         if not self._visits:
             self._stop(True, patience)
-        elif not self._stopped:
+        elif not (self._stopped or self._runner.is_copy):
             self._end_the_visit(patience)
 
     def _end_the_visit(self, patience: float) -> None:

@@ -22,6 +22,7 @@ from cutline.errors import ClassMissing, ClassNotAllowed
 from .actor import underlying
 from .allowing import check_found, check_name
 from .renames import MAIN_NAMES, RENAMES, name_of, refuse_living
+from .saying import said
 
 __all__ = (
     "MAIN_NAMES",
@@ -77,7 +78,7 @@ class Classes:
         except ClassNotAllowed:
             raise
         except Exception as error:
-            raise _missing(old, name, f"{type(error).__name__}: {error}") from error
+            raise _missing(old, name, said(error)) from error
         # A script's name may stand for Ray's actor class over it.
         found = place if isinstance(place, type) else underlying(place)
         if isinstance(found, (type, types.FunctionType)) and (called := name_of(found)) != name:

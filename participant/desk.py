@@ -42,6 +42,7 @@ from .messages import (
     unpack_error,
     unpack_value,
 )
+from .method_table import refuse_generator
 from .output import Output
 from .person import PEOPLE, make_question
 from .renames import RENAMES
@@ -187,6 +188,7 @@ class Desk(Suspended):
                     participant=self.name,
                     method=method,
                 )
+            refuse_generator(bound, self.name, method)
             known = bound, inspect.iscoroutinefunction(bound)
             if getattr(type(self.instance), called, None) is not None:
                 self._methods[method] = known

@@ -19,6 +19,7 @@ from cutline.errors import Overloaded, ParticipantFailed
 
 from .desk import HandlerRaised
 from .messages import ANSWER, ASK, CHASE, decode_frame, encode_answer, pack_error
+from .saying import said
 from .steps import StepLost
 
 if TYPE_CHECKING:
@@ -85,7 +86,7 @@ def _tell(
         "digest": digest,
         "method": method,
         "error": pack_error(cause, participant=runner.me.name),
-        "text": f"{type(cause).__name__}: {cause}",
+        "text": said(cause),
         "waits": runner.outbox.waits,
     }
     runner.liaison.say("failed", **runner.failure)

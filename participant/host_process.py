@@ -38,6 +38,7 @@ from .processes import process_started
 from .program import install_program
 from .runner import Runner, Setup
 from .sabotage import sabotage
+from .saying import said
 from .scratch import RUN, let_go, make_folder
 from .spill import Spill
 from .steps import Steps
@@ -171,7 +172,7 @@ def begin(runner: Runner, spec: Mapping[str, Any]) -> None:
             )
     except Exception as error:
         runner.birth_error = pack_error(error, participant=runner.me.name)
-        runner.birth_reason = f"{type(error).__name__}: {error}"
+        runner.birth_reason = said(error)
         runner.phase = "failed"
 
 

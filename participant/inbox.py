@@ -3,13 +3,19 @@
 With nothing to do the runner waits at the `attendance` of its transport, where there is one, and reads its
 packets itself; else for what other threads post. A busy one looks there now and then: where every core is
 busy, the transport's thread, which would read for it, may have to wait for several milliseconds for one.
+
+User code may fork. The child has a copy of the runner and nothing that belongs to it: no thread, no
+connection. It may do what it likes, but one that comes back from its handler to the loop ends there.
 """
 
 from __future__ import annotations
 
+import os
 import queue
+import sys
 import time
-from typing import Any
+import weakref
+from typing import Any, NoReturn
 
 from .attendance import Attendance
 from .transport import Transport
@@ -18,6 +24,7 @@ __all__ = ("Inbox", "NOTHING")
 
 NOTHING: Any = object()
 LOOK_AFTER = 0.001  # seconds that a busy runner goes on without looking for packets itself
+_living: weakref.WeakSet[Inbox] = weakref.WeakSet()
 
 
 class Inbox:
@@ -29,8 +36,11 @@ class Inbox:
         self.queue: queue.SimpleQueue[Any] = queue.SimpleQueue()
         # Whether something was posted since the runner last looked.
         self.called = False
+        # Whether this process is a fork of the one that the runner belongs to.
+        self.is_copy = False
         self._attendance: Attendance | None = None
         self._looked = 0.0
+        _living.add(self)
 
     def post(self, event: Any) -> None:
         """Takes an event from any thread."""
@@ -44,6 +54,8 @@ class Inbox:
 
         With 0 it looks for packets too, now and then; below that it takes only what was posted.
         """
+        if self.is_copy:
+            self._end_copy()
         try:
             if wait <= 0 or self._attended(wait):
                 # Set again by whatever is put from here on; at worst for nothing.
@@ -73,3 +85,20 @@ class Inbox:
     def is_idle(self) -> bool:
         """Whether nothing was posted; asked right before waiting."""
         return self.queue.empty()
+
+    def _end_copy(self) -> NoReturn:
+        # At once: what this process would do at its exit is the parent's to do.
+        sys.stderr.write(
+            f"cutline: process {os.getpid()} was forked by a handler and came back from it; a participant "
+            "has one process, so this one ends here. End such a child inside the handler, with os._exit(0)\n"
+        )
+        sys.stderr.flush()
+        os._exit(1)
+
+
+def _after_fork_in_child() -> None:
+    for inbox in list(_living):
+        inbox.is_copy = inbox.called = True
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)

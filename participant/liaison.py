@@ -21,6 +21,7 @@ from .control import pack_control, unpack_control
 from .departing import left_error
 from .failures import skips_from
 from .messages import pack_error
+from .saying import said
 from .transport import Link, LinkUp
 
 if TYPE_CHECKING:
@@ -74,7 +75,12 @@ class Liaison:
     def dial(self) -> None:
         """Connects to whatever coordinator the address function names now."""
         self.retry_at = None
-        address = self.address()
+        try:
+            address = self.address()
+        except OSError as error:
+            # Of the file that says it: out of descriptors, a folder that is away for a while.
+            self.down(f"where the coordinator is cannot be read: {error}")
+            return
         if address:
             self.runner.transport.connect(address, self.hello(), COORDINATOR)
         else:
@@ -216,7 +222,7 @@ class Liaison:
             self.say(
                 "restore_failed",
                 at=doc["epoch"],
-                reason=f"{type(error).__name__}: {error}",
+                reason=said(error),
                 error=pack_error(error, participant=runner.me.name),
             )
             return

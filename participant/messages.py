@@ -16,6 +16,7 @@ import msgpack
 from cutline.errors import CutlineError, RemoteError
 
 from .pickling import Join, dumps, loads
+from .saying import text_of
 
 __all__ = (
     "ASK",
@@ -119,8 +120,8 @@ def pack_error(error: BaseException, *, participant: str) -> bytes:
         loads(packed, participant=participant, live={})
     except Exception as refusal:
         stand_in = RemoteError(
-            f"{type(error).__name__} in participant {participant!r}: {error} (the exception itself does not "
-            f"travel: {refusal})",
+            f"{type(error).__name__} in participant {participant!r}: {text_of(error)} (the exception itself "
+            f"does not travel: {text_of(refusal)})",
             participant=participant,
         )
         packed = dumps((stand_in, story), participant=participant, where="exception")

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import inspect
+from typing import Any
 
-from cutline.errors import CutlineError
+from cutline.errors import CutlineError, Misuse
 
 from .actor import ClassOnly
 from .classes import Classes
 
-__all__ = ("MethodTable",)
+__all__ = ("MethodTable", "refuse_generator")
 
 
 class MethodTable(Classes):
@@ -36,3 +37,14 @@ def _is_method(kind: type, name: str) -> bool:
     # The class's own spelling, `Editor.remote`, is nothing that an instance has.
     static = inspect.getattr_static(kind, name, None)
     return not isinstance(static, ClassOnly) and callable(getattr(kind, name, None))
+
+
+def refuse_generator(bound: Any, name: str, method: str) -> None:
+    """Raises Misuse for a method of participant `name` of which a call would run nothing."""
+    if inspect.isgeneratorfunction(bound) or inspect.isasyncgenfunction(bound):
+        raise Misuse(
+            f"{name}.{method} is a generator: a call runs nothing of it, and its values would go nowhere. "
+            "Return a list, or tell the values to whoever wants them.",
+            participant=name,
+            method=method,
+        )

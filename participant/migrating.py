@@ -35,6 +35,7 @@ from .handle import Handle, Ref
 from .paths import path_of
 from .rehash import KeysLost, rehash
 from .renames import RENAMES, name_of
+from .saying import said
 from .unread import Layers
 
 __all__ = ("Settling", "fields_of", "reach")
@@ -235,7 +236,7 @@ class Settling:
             migrated = migrate(state, found)
         except Exception as error:
             text = f"does not become version {wanted}: {name}.migrate(state, {found}) failed with "
-            text += f"{type(error).__name__}: {error}"
+            text += said(error)
             self._fault(kind, "migrate", instance, text, cause=error, **facts)
             return
         why = _refused(instance, migrated, state, before)

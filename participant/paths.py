@@ -21,6 +21,7 @@ from .classes import MAIN_NAMES, attributes_of, has_plain_state
 from .kinds import Kinds, refusal_of
 from .log import Log
 from .map import Map
+from .saying import said
 from .tensors import is_tensor_kind
 
 __all__ = ("Culprit", "deepest", "find_culprit", "path_of", "spell")
@@ -182,7 +183,7 @@ def _refused_by(kinds: Kinds, here: Any) -> str | None:
 def _because(here: Any, failure: Exception) -> str:
     if isinstance(here, (types.GeneratorType, types.CoroutineType, types.AsyncGeneratorType)):
         return f"a {type(here).__name__}, which is half-run code"
-    return f"{type(failure).__name__}: {failure}"
+    return said(failure)
 
 
 def path_of(root: Any, name: str, wanted: Callable[[Any], bool]) -> str | None:

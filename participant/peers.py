@@ -11,6 +11,7 @@ its successor waits (RULES 8): so links end with their epoch, and whoever has an
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import Any
 
@@ -19,11 +20,15 @@ from cutline.barrier.events import LinkLost, LinkOpened
 from cutline.barrier.wire import PROTOCOL
 
 from .control import pack_control, unpack_control
-from .transport import Link, LinkDown, LinkRefused, LinkUp, Transport
+from .transport import CLOSED_HERE, Link, LinkDown, LinkRefused, LinkUp, Transport
 
 __all__ = ("Peers",)
 
+_log = logging.getLogger("cutline")
+
 _RETRY = 0.05
+# Dials in a row that came to nothing, before the user hears of it.
+_WORTH_TELLING = 10
 _BACKLOG = 8 * 1024 * 1024
 # Seconds: how long an ack may wait for a later one to take its place.
 ACK_AFTER = 0.01
@@ -46,6 +51,8 @@ class Peers:
         self.retries: dict[Member, float] = {}
         self.acks: dict[Member, bytes] = {}
         self.ack_at = 0.0
+        # How many dials in a row came to nothing, though somebody listens there.
+        self._failures: dict[Member, int] = {}
 
     def greeting(self, to: Member | None = None) -> bytes:
         """What a link says first: who speaks, to whom, in which protocol and epoch."""
@@ -83,6 +90,7 @@ class Peers:
             return []
         self.dialing.pop(peer, None)
         self.retries.pop(peer, None)
+        self._failures.pop(peer, None)
         links = self.links.setdefault(peer, [])
         links.append(event.link)
         return endpoint.handle(LinkOpened(peer)) if endpoint is not None and len(links) == 1 else []
@@ -112,7 +120,18 @@ class Peers:
         self.retries[event.key] = self.now() + _RETRY
         # The peer may have been started again elsewhere: ask anew.
         self.addresses.pop(event.key, None)
-        return event.key if event.gone else None
+        if event.gone:
+            return event.key
+        failures = self._failures[event.key] = self._failures.get(event.key, 0) + 1
+        if failures == _WORTH_TELLING and event.reason != CLOSED_HERE:
+            # Out of descriptors, say: nothing else tells why nothing happens.
+            _log.warning(
+                "participant %r cannot reach %r and goes on trying: %s",
+                self.me.name,
+                event.key.name,
+                event.reason,
+            )
+        return None
 
     def dial(self, peer: Member) -> bool:
         """Connects to `peer` unless that is under way; false if its address is not known."""
@@ -160,7 +179,7 @@ class Peers:
 
     def forget(self, peer: Member) -> None:
         """A peer is gone for good."""
-        for table in (self.addresses, self.dialing, self.retries, self.acks):
+        for table in (self.addresses, self.dialing, self.retries, self.acks, self._failures):
             table.pop(peer, None)
 
     def new_epoch(self, epoch: int) -> None:
@@ -174,3 +193,4 @@ class Peers:
         self.addresses.clear()
         self.retries.clear()
         self.acks.clear()
+        self._failures.clear()

@@ -39,6 +39,7 @@ from .migrating import Settling
 from .paths import deepest, find_culprit, path_of
 from .rebuild import MARKS, Borrower, Loader, TrialLoader
 from .renames import RENAMES
+from .saying import said
 
 __all__ = (
     "OUT_OF_PLACE", "Apart", "Join", "Live", "Opener", "PatientOpener", "dumps", "load", "loads", "prove",
@@ -271,7 +272,7 @@ def loads(
         raise
     except Exception as error:
         raise CannotRestore(
-            f"participant {participant!r}: {name} does not load: {type(error).__name__}: {error}",
+            f"participant {participant!r}: {name} does not load: {said(error)}",
             participant=participant,
         ) from error
 
@@ -388,15 +389,13 @@ def _diagnosis(value: Any, error: Exception, kinds: Kinds, fresh: list[Any], nam
         path = path_of(value, name, lambda here: here is shown) or name
         return path, (
             f"a {type(shown).__module__}.{type(shown).__qualname__} that saves but does not load "
-            f"({type(failure).__name__}: {failure}); give the class a __reduce__ that it can be made from"
+            f"({said(failure)}); give the class a __reduce__ that it can be made from"
         )
     if isinstance(error, RecursionError):
         return deepest(value, name), "objects nested too deep for pickle; keep them in a list instead"
     if isinstance(error, Unsharable) and (unit := error.unit) is not None:
         return path_of(value, name, lambda here: _shows(here, unit)) or name, str(error)
-    return name, str(error) if isinstance(
-        error, (Refused, Unsharable)
-    ) else f"{type(error).__name__}: {error}"
+    return name, str(error) if isinstance(error, (Refused, Unsharable)) else said(error)
 
 
 def _shows(here: Any, unit: tuple[int, int]) -> bool:

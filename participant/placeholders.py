@@ -23,6 +23,7 @@ from .memory import address, span
 from .pickling import Live, load
 from .rebuild import MARKS, Loader
 from .restore import restore
+from .saying import said
 
 __all__ = ("Hollow", "Likeness", "Placeholder", "Placeholders", "shown_message", "shown_state")
 
@@ -241,4 +242,5 @@ def shown_message(payload: Any, live: Live) -> Any:
             return load(payload, live, Placeholders(itself), Hollow())
         except Exception as error:
             failure = error
-    raise CannotRestore(f"a message does not load: {type(failure).__name__}: {failure}") from failure
+    assert failure is not None
+    raise CannotRestore(f"a message does not load: {said(failure)}") from failure

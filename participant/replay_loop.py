@@ -93,8 +93,9 @@ class ReplayLoop(asyncio.AbstractEventLoop):
                     if coroutine is not None:
                         try:
                             coroutine.close()
-                        except RuntimeError as fault:
-                            # It awaits in a `finally`; what it would do is discarded with the state anyway.
+                        except BaseException as fault:
+                            # It awaits or raises in a `finally`; what it would do is discarded with the state
+                            # anyway, and a rollback must not break at it.
                             self.faults.append(fault)
         finally:
             self._ready.clear()

@@ -35,6 +35,7 @@ from .pickling import OUT_OF_PLACE, Live, Opener, PatientOpener
 from .pieces import NESTED
 from .rebuild import Loader
 from .renames import RENAMES
+from .saying import said
 from .shelf import is_segment
 from .tracking import Mark
 from .unread import Origin
@@ -230,7 +231,7 @@ class _Reading:
                 return None
             failure = CannotRestore(
                 f"participant {self.participant!r}: {loader.path} does not load in this program: "
-                f"{type(error).__name__}: {error}",
+                f"{said(error)}",
                 participant=self.participant,
                 path=loader.path,
             )

@@ -20,6 +20,7 @@ from cutline.errors import Misuse, RemoteError, StateChangedBeforeAwait
 
 from .async_call import ANSWERED, TIMER, AsyncCall, Wake
 from .messages import encode_answer, pack_error, pack_value, unpack_error, unpack_value
+from .saying import said
 from .timers import Timers
 
 __all__ = ("HandlerRaised", "Suspended")
@@ -32,7 +33,7 @@ class HandlerRaised(Exception):
     """A handler raised where nobody waits for its answer; `cause` is what it raised."""
 
     def __init__(self, method: str, cause: BaseException) -> None:
-        super().__init__(f"{method}: {cause!r}")
+        super().__init__(f"{method}: {said(cause)}")
         self.method = method
         self.cause = cause
 

@@ -18,11 +18,11 @@ PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check
 .PHONY: simulate simulate-mutants simulate-scale
 .DEFAULT_GOAL := test
 
-# The tests in two halves at once.
+# The tests in parts, three at once.
 test: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	$(BIN)/python -m tests.halves
+	$(BIN)/python -m tests.parts
 
 # With a real PostgreSQL and a real S3 server; `make test` leaves these out where the servers cannot be had.
 # PostgreSQL is Debian's package postgresql; the S3 server comes with the pinned requirements.

@@ -285,8 +285,7 @@ class Desk(Suspended):
         else:
             error = AnswerForgotten(
                 f"participant {self.name!r} no longer has the answer of its question {owned}: "
-                "it keeps the last "
-                f"{EXPORTED_ANSWERS} answers whose Refs it has sent away",
+                f"it keeps the last {EXPORTED_ANSWERS} answers whose Refs it has sent away",
                 participant=self.name,
             )
             self.out.append((sender, encode_answer(number, False, pack_error(error, participant=self.name))))
@@ -408,8 +407,7 @@ class Desk(Suspended):
         if self.active is not None:
             raise Misuse(
                 f"{self.name}.{self.in_handler} is async: write `await ref` there; `then` is "
-                "for sync handlers "
-                "(a re-run would register it twice)"
+                "for sync handlers (a re-run would register it twice)"
             )
         names = [self._own_method(method), self._own_method(error) if error is not None else ""]
         packed = pack_arguments(own, {}, participant=self.name, where=f"values carried to {names[0]}")

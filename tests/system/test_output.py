@@ -38,6 +38,12 @@ class Clerk:
         await cutline.me().pause.remote()
         cutline.emit(sink, second)
 
+    async def write_and_ask(self, sink: str, first: Any, second: Any) -> None:
+        cutline.emit(sink, first)
+        await cutline.ask_person("go on?")
+        cutline.emit(sink, second)
+        self.told += 2
+
     def pause(self) -> None:
         """Nothing."""
 
@@ -51,6 +57,10 @@ class Clerk:
 
 def hear(value: Any, key: str) -> None:
     outside._record("hear", json.dumps(value), key)
+
+
+def hear_never(value: Any) -> None:
+    raise ConnectionError("never")
 
 
 def hear_badly(value: Any) -> None:
@@ -237,6 +247,36 @@ def test_a_sink_that_the_program_names_no_more_keeps_its_output(tmp_path: Path) 
     (tmp_path / "lines").rmdir()
     with started(tmp_path) as system:
         comes_to(lambda: lines(tmp_path), ["one"], "the line")
+
+
+def test_a_sink_that_becomes_one_of_another_kind(tmp_path: Path, world: Path) -> None:
+    """Handlers that wait go on; what was emitted for the old one is neither lost nor put into the new one."""
+
+    def named(sink: Any) -> cutline.System:
+        return started(tmp_path, sinks={"out": sink})
+
+    with named(hear_never) as system:
+        system.spawn("ann", Clerk).write_and_ask.tell("out", ["one"], {"two": 2})
+        until(system.pending, "the question")
+    file = cutline.FileSink(tmp_path / "lines")
+    with named(file) as system:
+        # The handler is run again up to its question, and goes on from there.
+        (question,) = system.pending()
+        system.answer(question.id, True)
+        ann = system.spawn("ann", Clerk)
+        comes_to(lambda: again(lambda: ann.count.remote().result()), 2, "the end of the handler")
+        system.checkpoint()
+        said = until(lambda: notices(system, "sink_down"), "a notice")[0]["text"]
+        assert "sink 'out' is a FileSink in this program, and was a function when participant 'ann'" in said
+        assert "Start once with 'out' as a function" in said
+        comes_to(lambda: system.status()["output_held"], {"out": said}, "what is held up")
+    assert lines(tmp_path) == [] and shown(tmp_path) == [("ann", 0, 2)]
+    with named(hear) as system:
+        comes_to(lambda: [line.split(" ")[1] for line in outside.lines(world)], ['["one"]'], "the first")
+        assert "was a FileSink" in until(lambda: notices(system, "sink_down"), "a notice")[0]["text"]
+    with named(file) as system:
+        comes_to(lambda: lines(tmp_path), ['{"two": 2}'], "the second")
+    assert len(outside.lines(world)) == 1 and shown(tmp_path) == [("ann", 2, 0)]
 
 
 def test_a_fork_publishes_nothing_until_it_is_allowed_and_nothing_of_its_origin_twice(tmp_path: Path) -> None:

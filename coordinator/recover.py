@@ -38,6 +38,7 @@ from cutline.storage import CheckpointRow, Manifest, MemberImage
 from .fits import Fits
 from .launch import Ended
 from .roster import Seat, spawn_of
+from .together import Together
 from .undone import undone
 from .watch import Watch
 
@@ -59,7 +60,7 @@ class Recoverer:
 
     def __init__(self, coordinator: Coordinator) -> None:
         self.c = coordinator
-        self.watch = Watch(coordinator)
+        self.watch, self.together = Watch(coordinator), Together(self)
         self.fits = Fits(coordinator)
         self.gathering = False
         self.gather_until = 0.0
@@ -181,7 +182,7 @@ class Recoverer:
                 f"{seat.member.name!r} was lost {seat.deaths} times ({how}) without a checkpoint between",
             )
             return
-        self.recover(f"{seat.member.name} was lost ({how})")
+        self.together.lost(f"{seat.member.name} was lost ({how})")
 
     def _mourn(self, seat: Seat) -> FlightRecord | None:
         """What a process that has ended had done is still to be told."""
@@ -310,8 +311,7 @@ class Recoverer:
         c.nursery.recovering()
         c.effects.recovering()
         c.overload.pending = None
-        self.reason = reason
-        self.row = row
+        self.reason, self.row = reason, row
         self.floor = max(c.newest, row.checkpoint, max((r.checkpoint for r in c._rows()), default=0))
         c.newest = self.floor
         self.images = dict(self.manifest.images)
@@ -397,7 +397,8 @@ class Recoverer:
     def restored(self, seat: Seat, doc: dict[str, Any]) -> None:
         """A participant holds the cut's state and waits."""
         seat.phase = "restored"
-        if not self.fits.halts(seat, doc.get("fit")):
+        # Of an attempt that another one is about to overtake nothing counts.
+        if self.again_at is None and not self.fits.halts(seat, doc.get("fit")):
             self._go_on(self.c.recovery.handle(Confirmed(seat.member, doc["epoch"])))
 
     def _go_on(self, actions: Sequence[RollBack | Resume]) -> None:
@@ -459,8 +460,7 @@ class Recoverer:
             in_flight=self.row.summary.get("in_flight_messages", 0),
             recovered_ms=(c.now() - self.began) * 1000,
         )
-        self.causes, self.gone = [], []
-        self.deep = False
+        self.causes, self.gone, self.deep = [], [], False
 
     # -- the clock -------------------------------------------------------------------------
 
@@ -470,15 +470,14 @@ class Recoverer:
         if self.gathering:
             self.gathered()
             return
-        if self.again_at is not None:
-            if c.now() >= self.again_at and c.halted is None:
-                self.recover(self.again_for)
-            return
-        c.committer.ask_again()
-        if c.recovery.restoring and c.now() > self.grace_until:
-            self.grace_until = c.now() + c.settings.rollback_grace
-            self._end_the_missing()
-        self.watch.tick()
+        if self.again_at is None:
+            c.committer.ask_again()
+            if c.recovery.restoring and c.now() > self.grace_until:
+                self.grace_until = c.now() + c.settings.rollback_grace
+                self._end_the_missing()
+            self.watch.tick()
+        if self.again_at is not None and c.now() >= self.again_at and c.halted is None:
+            self.recover(self.again_for)
 
     def _end_the_missing(self) -> None:
         """Who has not come to the cut in time: in a handler without end, stopped, or its end was missed."""

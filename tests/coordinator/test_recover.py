@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from cutline.coordinator import together
 from cutline.errors import StorageError, StoreFull
 from cutline.storage import Store
 
@@ -61,6 +62,51 @@ def test_a_second_loss_begins_the_recovery_again_in_a_newer_epoch(city: City) ->
     assert "roll_back" in city.lines["a"].kinds() and not city.c.flowing
     confirm(city, "a", "driver")
     assert city.c.flowing
+
+
+def test_losses_that_come_together_are_one_recovery_in_one_epoch(city: City) -> None:
+    epoch = city.c.epoch
+    # As the operating system has it: links first, then the ends.
+    city.hang_up("a")
+    city.hang_up("b")
+    city.dies("b")
+    assert not city.c.flowing and city.c.epoch == epoch
+    # What anybody confirms now is of an attempt that is overtaken.
+    confirm(city, "driver")
+    city.dies("a")
+    assert city.c.epoch == epoch + 1
+    assert sorted(entry[0] for entry in city.pad.launched if entry[1] == "restore") == ["a", "b"]
+    assert {entry[2]["epoch"] for entry in city.pad.launched[-2:]} == {epoch + 1}
+    confirm(city, "driver")
+    for name in ("a", "b"):
+        city.hello(name, "restored", city.c.epoch)
+    assert city.c.flowing
+    (told,) = [doc for doc in city.lines["driver"].heard if doc.get("what") == "recovered"]
+    assert sorted(told["lost"]) == ["a", "b"]
+
+
+def test_a_link_that_broke_by_itself_holds_up_a_recovery_for_a_moment_only(city: City) -> None:
+    city.hang_up("b")
+    city.dies("a")
+    assert not city.c.flowing and city.pad.launched[-1][:2] != ("a", "restore")
+    city.step(together.MOST)
+    assert city.pad.launched[-1][:2] == ("a", "restore")
+    # It dials again, and has to come along.
+    city.hello("b", "running", city.c.epoch - 1)
+    assert "roll_back" in city.lines["b"].kinds()
+
+
+def test_nothing_is_committed_between_a_loss_and_its_recovery(city: City) -> None:
+    city.request(1)
+    checkpoint = city.c.newest
+    city.prepare(checkpoint, "a", "b")
+    city.hang_up("b")
+    city.dies("a")
+    city.prepare(checkpoint, "driver")
+    city.request(2)
+    assert city.c.committed == 2 and not city.c.open
+    city.step(together.MOST)
+    assert city.c.recoverer.row.checkpoint == 2
 
 
 def test_one_that_is_lost_while_it_starts_is_started_again(city: City) -> None:

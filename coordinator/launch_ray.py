@@ -88,7 +88,7 @@ class RayLauncher:
         *,
         folder: Path,
         hash_seed: int,
-        spares: int = 0,
+        spares: int | None = 0,
     ) -> None:
         self.program: dict[str, Any] = dict(common["program"])
         self.folder = folder
@@ -115,10 +115,12 @@ class RayLauncher:
         if seat.node:
             self._avoid_the_silent(seat.node)
         options = self._host_options(seat.options)
-        self.spares.expect(options)
+        fits = self.spares.expect(options)
         # Nobody waits for a newborn as everybody does for one who was lost.
         if mode != "restore" or not self.spares.take(options, document):
             self._start(seat, options, document(secrets.token_hex(LAUNCH_BYTES // 2)))
+        if fits:
+            self.spares.serve(seat.launch)
         seat.pid, seat.started, seat.overdue = 0, 0.0, ""
         seat.phase, seat.launched_at, seat.link, seat.address = "starting", now, None, ""
 
@@ -168,7 +170,8 @@ class RayLauncher:
 
     def adopt(self, seat: Seat) -> None:
         """See `Launcher.adopt`."""
-        self.spares.expect(self._host_options(seat.options))
+        if self.spares.expect(self._host_options(seat.options)):
+            self.spares.serve(seat.launch)
         # Actors keep the name that they were started under.
         for name in (seat.member.name, SPARE):
             try:
@@ -245,12 +248,11 @@ class RayLauncher:
                 with self._lock:
                     launch = self._refs.pop(reference)
                     actor = self._actors.pop(launch, None)
-                how = _how(reference)
+                if not self.spares.lost(launch):
+                    self._post(Ended(launch, _how(reference)))
                 if actor is not None:
                     # One whose `run` has raised would stay, detached as it is.
                     ray.kill(actor)
-                if not self.spares.lost(launch):
-                    self._post(Ended(launch, how))
 
     def _look_at_nodes(self) -> None:
         for node in draining_nodes():

@@ -42,8 +42,8 @@ class Settings:
     max_deaths: int = 20
     spawn_timeout: float = 60.0
     by_reference: int = 1 << 20
-    # On Ray: hosts that stand by for participants that are lost.
-    spares: int = 1
+    # On Ray: hosts that stand by for participants that are lost. None: as `spares` has it.
+    spares: int | None = None
     outbox_bytes: int = OUTBOX_BYTES
     spill_bytes: int = SPILL_BYTES
     # Of the driver: seconds for which idempotency keys are remembered; inputs that may wait.

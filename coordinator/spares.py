@@ -9,6 +9,9 @@ socket of ours for the document that tells it who it is. From then on it is like
 - Only a participant for whom exactly the same host would be asked for is put into one: the options of both
   are compared. A spare reserves nothing, so whoever has resources, an environment or a place of its own gets
   a process of its own, as before.
+- They come one after the other, each when the one before is up: nobody waits for them, and the program's own
+  work goes on meanwhile. How many there are unless the user says it: one for each participant that could use
+  one, up to `MOST` and as far as memory reaches (`spare_room`).
 - The connection is the lease: a spare whose coordinator closes it, or is killed, ends itself.
 - A spare that is still coming up may be taken; the document waits for it. One that has died is replaced.
 """
@@ -28,11 +31,15 @@ from typing import Any
 from cutline.errors import SpawnFailed
 from cutline.participant.standing_by import LAUNCH_BYTES, hand_over, received
 
-__all__ = ("SPARE", "Spares")
+from .spare_room import room_for_another
+
+__all__ = ("MOST", "SPARE", "Spares")
 
 _log = logging.getLogger("cutline")
 # What the names of spares begin with; no participant may be called so.
 SPARE = "@spare"
+# How many there are at most, unless the user says how many.
+MOST = 8
 # Seconds without a start of anybody before a system is taken to be up, and worth a spare.
 SETTLED_AFTER = 2.0
 # Seconds until another one is tried where one has died.
@@ -56,7 +63,7 @@ class Spares:
     """The spares of one system.
 
     Args:
-        count: how many are kept.
+        count: how many are kept; None: see the module's head.
         folder: where their socket is.
         options: of a host for a participant without options of its own, nameless.
         start: starts a host with these options, which calls `await_document` with this launch and path;
@@ -66,7 +73,7 @@ class Spares:
 
     def __init__(
         self,
-        count: int,
+        count: int | None,
         folder: Path,
         options: Callable[[], Mapping[str, Any]],
         start: Callable[[Mapping[str, Any], str, str], None],
@@ -77,6 +84,8 @@ class Spares:
         self._start_host = start
         self._end_host = end
         self._spares: dict[str, _Spare] = {}
+        # Launches of participants that could be put into one.
+        self._served: set[str] = set()
         self._lock = threading.Lock()
         # Held while a host is asked for, which somebody who is lost meanwhile had better wait for.
         self._starting = threading.Lock()
@@ -85,30 +94,48 @@ class Spares:
         self._listener: socket.socket | None = None
         self._closed = False
 
-    def expect(self, options: Mapping[str, Any]) -> None:
-        """Somebody with these options is being started, which comes first, and may be lost one day."""
-        if self._due is not None or options == self._options():
+    def expect(self, options: Mapping[str, Any]) -> bool:
+        """Somebody with these options is being started, which comes first, and may be lost one day.
+
+        Returns whether a spare would do then; `serve` says of whom.
+        """
+        fits = options == self._options()
+        if fits or self._due is not None:
             self._due = time.monotonic() + SETTLED_AFTER
+        return fits
+
+    def serve(self, launch: str) -> None:
+        """One more participant is there that could be put into a spare, until `lost` names it."""
+        with self._lock:
+            self._served.add(launch)
 
     def tend(self) -> None:
-        """Ends those that fit no more, starts what is lacking; called again and again by one thread."""
-        if not self.count or self._due is None or time.monotonic() < self._due:
+        """Ends those that fit no more, starts one if any is lacking; called again and again by one thread."""
+        if self.count == 0 or self._due is None or time.monotonic() < self._due:
             return
         wanted = self._options()
         standing = self.standing()
-        fitting = [launch for launch, spare in standing if spare.options == wanted]
+        fitting = {launch: spare for launch, spare in standing if spare.options == wanted}
         for launch, _ in standing:
             if launch not in fitting:
                 self._dismiss(launch)
-        for _ in range(self.count - len(fitting)):
-            try:
-                with self._starting:
-                    self._start(wanted)
-            except (SpawnFailed, OSError) as error:
-                # Nobody needs it now; whoever is lost meanwhile is started as if there were no spares.
-                _log.info("no host could be started to stand by: %s: %s", type(error).__name__, error)
-                self._due = time.monotonic() + _AGAIN_AFTER
-                return
+        if any(spare.connection is None for spare in fitting.values()) or not self._lacks(len(fitting)):
+            return
+        try:
+            with self._starting:
+                self._start(wanted)
+        except (SpawnFailed, OSError) as error:
+            # Nobody needs it now; whoever is lost meanwhile is started as if there were no spares.
+            _log.info("no host could be started to stand by: %s: %s", type(error).__name__, error)
+            self._due = time.monotonic() + _AGAIN_AFTER
+
+    def _lacks(self, standing: int) -> bool:
+        """Whether there should be more than so many. Those who are too many stay: somebody was just lost, or
+        has left, and the next one may be lost soon."""
+        if self.count is not None:
+            return standing < self.count
+        # The first one is worth its memory.
+        return standing < min(len(self._served), MOST) and (not standing or room_for_another(standing))
 
     def standing(self) -> list[tuple[str, _Spare]]:
         """Those that nobody has taken, by their launches; those that are up come first."""
@@ -195,6 +222,7 @@ class Spares:
     def lost(self, launch: str) -> bool:
         """Whether a host that has ended was nobody's; another one takes its place in a while."""
         with self._lock:
+            self._served.discard(launch)
             spare = self._spares.pop(launch, None)
         if spare is None or spare.document:
             return False

@@ -67,7 +67,7 @@ def start(
     spawn_timeout: float = 60.0,
     driver_grace: float = 30.0,
     by_reference: int = 1 << 20,
-    spares: int = 1,
+    spares: int | None = None,
     outbox_bytes: int = OUTBOX_BYTES,
     spill_bytes: int = SPILL_BYTES,
     remember_keys: float = KEY_SECONDS,
@@ -105,7 +105,7 @@ def start(
             the program has ended without stopping it. A program that is started again need not wait.
         by_reference: on Ray, bytes from which on arguments with arrays travel through its object store, and
             arrive read-only (docs/ray.md); 0: none.
-        spares: on Ray, workers kept ready for participants that are lost and have no resources of their own.
+        spares: on Ray, workers kept ready for who is lost and has no resources of its own; None: docs/ray.md.
         outbox_bytes: what a participant has sent and others have not taken, from which on it takes nothing.
         spill_bytes: where several wait for each other so, the room on disk for each one's; then the system
             halts with `Overloaded`.

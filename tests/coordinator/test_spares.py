@@ -53,6 +53,16 @@ class Stage:
         until(lambda: any(spare.connection for _, spare in self.spares.standing()), "a spare that is up")
         return self.spares.standing()[0][0]
 
+    def are_up(self, count: int) -> None:
+        """Waits until so many are, and has them started."""
+
+        def all_up() -> bool:
+            self.spares.tend()
+            standing = self.spares.standing()
+            return len(standing) == count and all(spare.connection for _, spare in standing)
+
+        until(all_up, f"{count} spares that are up")
+
 
 @pytest.fixture
 def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
@@ -117,6 +127,58 @@ def test_there_are_none_where_nobody_could_use_one_and_none_where_none_is_wanted
     stage.spares.expect(PLAIN)
     stage.spares.tend()
     assert stage.started == []
+
+
+def test_they_come_one_after_the_other_and_no_more_than_are_wanted(stage: Stage) -> None:
+    stage.spares.count = 2
+    stage.curtain.clear()
+    stage.spares.expect(PLAIN)
+    stage.spares.tend()
+    stage.spares.tend()
+    # The first one is still coming up.
+    assert len(stage.started) == 1
+    stage.curtain.set()
+    stage.are_up(2)
+    stage.spares.tend()
+    assert len(stage.started) == 2
+
+
+def test_there_is_one_for_each_who_could_use_it_as_far_as_memory_reaches(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    room = 2
+    monkeypatch.setattr(spares, "room_for_another", lambda standing: standing < room)
+    stage.spares.count = None
+    for launch in ("a", "b", "c"):
+        assert stage.spares.expect(PLAIN)
+        stage.spares.serve(launch)
+    assert not stage.spares.expect({**PLAIN, "num_cpus": 1})
+    stage.are_up(2)
+    stage.spares.tend()
+    assert len(stage.started) == 2
+    room = 10
+    stage.are_up(3)
+    stage.spares.tend()
+    assert len(stage.started) == 3
+    # All three are lost: those who stand by are for them, and not for fewer.
+    for launch in ("a", "b", "c"):
+        assert not stage.spares.lost(launch)
+    stage.spares.tend()
+    assert {stage.spares.take(PLAIN, doc) for _ in range(3)} == {*stage.started}
+    stage.spares.tend()
+    assert len(stage.started) == 3
+
+
+def test_the_first_one_comes_however_little_memory_there_is(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(spares, "room_for_another", lambda _standing: False)
+    stage.spares.count = None
+    stage.spares.serve("a")
+    stage.spares.serve("b")
+    stage.comes_up()
+    stage.spares.tend()
+    assert len(stage.started) == 1
 
 
 def test_one_that_has_died_is_passed_over(stage: Stage) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import cutline
+from cutline.coordinator.spare_room import room_for_another
 from cutline.coordinator.spares import SPARE
 from tests.ray.cast import Cell
 from tests.system.living import again, comes_to, pid_of, until
@@ -61,11 +62,29 @@ def spare(*taken: int) -> int:
     return until(lambda: [*{*standing_by()} - {*taken}], "a spare", timeout=60.0)[0]
 
 
-def lose(system: cutline.System, name: str) -> int:
-    """Ends a participant's process; which one it is in afterwards."""
-    before = pid_of(system, name)
-    os.kill(before, signal.SIGKILL)
-    return until(lambda: (now := pid_of(system, name)) != before and now, f"{name} again", timeout=60.0)
+def lose(system: cutline.System, *names: str) -> list[int]:
+    """Ends participants' processes in one go; which ones they are in afterwards."""
+    before = [pid_of(system, name) for name in names]
+    for pid in before:
+        os.kill(pid, signal.SIGKILL)
+
+    def again_in() -> list[int]:
+        now = [pid_of(system, name) for name in names]
+        return now if all(now) and not {*now} & {*before} else []
+
+    return until(again_in, f"{', '.join(names)} again", timeout=60.0)
+
+
+def test_all_that_are_lost_at_once_go_into_spares(folder: str) -> None:
+    with cutline.start(folder, name="several", interval=None, quiet=True) as system:
+        cells = [cell(name, num_cpus=0) for name in ("one", "two")]
+        assert [each.keep.remote("kept").result() for each in cells] == [1, 1]
+        system.checkpoint()
+        # One for each, unless this machine has next to no memory.
+        wanted = 2 if room_for_another(1) else 1
+        spares = until(lambda: len(found := standing_by()) >= wanted and found, "spares", timeout=60.0)
+        assert len({*lose(system, "one", "two")} & {*spares}) == wanted
+        assert again(lambda: [each.all.remote().result() for each in cells]) == [["kept"]] * 2
 
 
 def test_spares(folder: str) -> None:
@@ -85,8 +104,8 @@ def spared(folder: str) -> None:
         system.checkpoint()
         first = spare()
         # It reserves nothing, so whoever asked for something does not go there.
-        assert lose(system, "rich") != first
-        assert lose(system, "plain") == first
+        assert lose(system, "rich") != [first]
+        assert lose(system, "plain") == [first]
         assert plain.all.remote().result() == ["kept"]
         # A spare ends with the coordinator it belongs to; whoever lives in a former one does not.
         second = spare(first)

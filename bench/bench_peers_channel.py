@@ -17,7 +17,7 @@ from bench.bench_channel_vs_transport import SIZE, ChannelPair
 from bench.peers.grpc_stream import GrpcStream
 from bench.peers.redis_stream import RedisStream
 from bench.peers.turns import Peers, in_turns
-from bench.row import Missing, Row
+from bench.row import NOT_IN_QUICK, Missing, Row
 
 __all__ = ("GROUP", "measure")
 
@@ -92,6 +92,5 @@ def measure(
 ) -> list[Row | Missing]:
     """The rows; see the module's head. ``ray`` False: without starting a Ray."""
     rows = _on_processes(rounds, messages, slow)
-    if ray:
-        rows.append(_on_ray(rounds, messages))
+    rows.append(_on_ray(rounds, messages) if ray else Missing("channel_vs_ray_batched", NOT_IN_QUICK))
     return rows

@@ -6,8 +6,10 @@ Ray's documentation shows: actors with `max_restarts`, which load their state fr
 a pickle that was written before. Ours goes back to one consistent cut, with the messages in flight; the plain
 actors each have a file, and nothing that fits them together. States are compared after each round.
 
-Each side begins after some seconds of rest, as in `recovery_vs_floor`: Ray's pool of idle workers and our
-spare host are there again.
+The system is started as any program starts one: how many hosts stand by is the default (docs/ray.md). Each
+side begins when those are there, after some seconds of rest, as in `recovery_vs_floor`: Ray's pool of idle
+workers is there again as well, and neither side pays for the other's. What a loss of all takes where nobody
+stands by is in the note of the first row.
 """
 
 from __future__ import annotations
@@ -19,9 +21,10 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
+from statistics import median
 from typing import Any
 
-from bench.row import Missing, Row, interleave
+from bench.row import NOT_IN_QUICK, Missing, Row, interleave
 
 __all__ = ("GROUP", "SIZES", "measure")
 
@@ -92,23 +95,30 @@ class _Plain:
             self.end(actor)
 
 
-def _row(name: str, size: int, rounds: int, rest: float) -> Row:
+def _row(name: str, size: int, rounds: int, rest: float, bare: int) -> Row:
+    """One row. ``bare``: how many rounds without spares there are for the note."""
     from bench.bench_recovery_vs_floor import Crew, rested
+
+    standing: list[int] = []
 
     with tempfile.TemporaryDirectory(prefix="cutline-bench-") as folder:
         plain = _Plain(folder, size)
         try:
-            crew = Crew(f"{folder}/store", size // _ACTORS, "ray", spares=1)
+            crew = Crew(f"{folder}/store", size // _ACTORS, "ray", spares=None)
+
+            def quiet(side: Callable[[], float]) -> float:
+                standing.append(crew.await_spares(_ACTORS))
+                return rested(rest, side)
+
             try:
                 ours, baseline = interleave(
-                    rounds,
-                    lambda: rested(rest, crew.recovery_of_all),
-                    lambda: rested(rest, plain.recovery),
+                    rounds, lambda: quiet(crew.recovery_of_all), lambda: quiet(plain.recovery)
                 )
             finally:
                 crew.system.stop(checkpoint=False)
         finally:
             plain.close()
+        without = _without_spares(f"{folder}/bare", size, bare, rest)
     return Row(
         name=name,
         unit="s",
@@ -117,17 +127,34 @@ def _row(name: str, size: int, rounds: int, rest: float) -> Row:
         at_most=1.2,
         against="Ray restarts plain actors, which load a pickle",
         group=GROUP,
-        note=f"{_ACTORS} of {_ACTORS} killed, {size / (1 << 20):,.0f} MiB in all; compared after each round",
+        note=f"{_ACTORS} of {_ACTORS} killed, {size / (1 << 20):,.0f} MiB in all; compared after each round; "
+        f"{min(standing)} hosts stood by{without}",
     )
 
 
+def _without_spares(folder: str, size: int, rounds: int, rest: float) -> str:
+    from bench.bench_recovery_vs_floor import Crew, rested
+
+    if not rounds:
+        return ""
+    crew = Crew(folder, size // _ACTORS, "ray", spares=0)
+    try:
+        return f"; {median(rested(rest, crew.recovery_of_all) for _ in range(rounds)):.2f} s where none does"
+    finally:
+        crew.system.stop(checkpoint=False)
+
+
 def measure(
-    *, rounds: int = 5, rest: float = 2.0, sizes: tuple[tuple[str, int], ...] = SIZES
+    *, rounds: int = 5, rest: float = 2.0, sizes: tuple[tuple[str, int], ...] = SIZES, bare: int = 3
 ) -> list[Row | Missing]:
-    """The rows; see the module's head."""
+    """The rows; see the module's head. Those of `SIZES` that are not among ``sizes`` are named as missing."""
     try:
         from bench.ray_peers import local_ray
     except ImportError as error:
         return [Missing(name, str(error)) for name, _size in sizes]
     with local_ray():
-        return [_row(name, size, rounds, rest) for name, size in sizes]
+        rows = [
+            _row(name, size, rounds, rest, 0 if place else bare) for place, (name, size) in enumerate(sizes)
+        ]
+    measured = {name for name, _size in sizes}
+    return [*rows, *(Missing(name, NOT_IN_QUICK) for name, _size in SIZES if name not in measured)]

@@ -27,7 +27,7 @@ import ray
 from xxhash import xxh3_64_intdigest
 
 import cutline
-from bench.ray_peers import Echo, local_ray, restart_seconds
+from bench.ray_peers import Echo, local_ray, restart_seconds, spare_hosts
 from bench.row import Row, interleave
 from cutline.errors import RolledBack
 
@@ -56,7 +56,7 @@ class Ballast:
 class Crew:
     """Four of them in a system, and one recovery after the other."""
 
-    def __init__(self, folder: str, size: int, runtime: str, spares: int) -> None:
+    def __init__(self, folder: str, size: int, runtime: str, spares: int | None) -> None:
         self.victim = 0
         self.system = cutline.start(
             folder, name="crew", interval=None, fresh=True, quiet=True, runtime=runtime, spares=spares
@@ -75,6 +75,14 @@ class Crew:
             except RolledBack:
                 if time.monotonic() > deadline:
                     raise
+
+    def await_spares(self, wanted: int) -> int:
+        """Waits until so many hosts stand by; how many do, if there is no memory for so many."""
+        hosting = {self._ask(each.pid) for each in self.crew}
+        deadline = time.monotonic() + _PATIENCE / 2
+        while len(standing := spare_hosts() - hosting) < wanted and time.monotonic() < deadline:
+            time.sleep(0.1)
+        return len(standing)
 
     def recovery(self) -> float:
         """Seconds from the kill until all four have answered after it."""

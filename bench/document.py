@@ -20,7 +20,7 @@ from typing import Any
 
 from bench.bench_same_vs_same import GROUP as NOISE
 from bench.quick import QUICK
-from bench.row import Missing, Row
+from bench.row import NOT_IN_QUICK, Missing, Row
 
 __all__ = ("Run", "compact", "in_order", "machine", "row_names", "without_paths")
 
@@ -106,7 +106,7 @@ class Run:
         settings: dict[str, Any] = {}
         if self.quick:
             if name not in QUICK:
-                self.missing.append(Missing(name, "not in the quick run; `make bench` measures it"))
+                self.missing.append(Missing(name, NOT_IN_QUICK))
                 return
             settings = dict(QUICK[name])
         if any(row.group == NOISE for row in self.rows) and name == _SAME:

@@ -27,7 +27,7 @@ QUICK: Mapping[str, Mapping[str, Any]] = {
     "peers_bytewax": {"spell": 0.5},
     "peers_capture": {"scale": 0.1},
     "peers_channel": {"messages": 20_000, "slow": 2_000, "ray": False},
-    "peers_recovery": {"sizes": (("recovery_all_1mb", 1 << 20),)},
+    "peers_recovery": {"sizes": (("recovery_all_1mb", 1 << 20),), "bare": 0},
     "peers_store": {"steps": 200, "rounds": 5},
     "peers_store_postgres": {"steps": 200, "rounds": 5},
     "puts_per_commit": {"rounds": 3},

@@ -7,12 +7,13 @@ import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from statistics import median
 from typing import Any
 
 import ray
 
-__all__ = ("Echo", "PlainPair", "local_ray", "restart_seconds", "typical")
+__all__ = ("Echo", "PlainPair", "local_ray", "restart_seconds", "spare_hosts", "typical")
 
 _PATIENCE = 60.0
 
@@ -28,6 +29,24 @@ def local_ray() -> Iterator[None]:
         yield
     finally:
         ray.shutdown()
+
+
+def spare_hosts() -> set[int]:
+    """Processes of this program's Ray that stand by, or did once: they keep the title when they are taken."""
+    found, here = set(), str(os.getpid())
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            title = (process / "cmdline").read_bytes()
+            if title.startswith(b"ray::RayHost.stand_by") and _parent(_parent(process.name)) == here:
+                found.add(int(process.name))
+        except OSError:
+            # It is gone.
+            continue
+    return found
+
+
+def _parent(pid: str) -> str:
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1]
 
 
 def typical(times: int, call: Callable[[], Any]) -> float:

@@ -16,7 +16,10 @@ from typing import Any, Literal
 
 from bench.verdict import Interval, Target, Verdict, interval_of, ratio_of
 
-__all__ = ("Missing", "Row", "interleave")
+__all__ = ("NOT_IN_QUICK", "Missing", "Row", "interleave")
+
+# Why a row is missing that only a whole run has.
+NOT_IN_QUICK = "not in the quick run; `make bench` measures it"
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from bench.peers.held import SHAPES, Held, OurHeld
 from bench.peers.threads import Appending, PeerOf, Steps
 from bench.peers.threads import compared as measure_steps
 from bench.peers.turns import Peers, in_turns
-from bench.row import Missing, Row
+from bench.row import NOT_IN_QUICK, Missing, Row
 
 ABSENT = "tests.bench.absent_peer"
 
@@ -97,6 +97,7 @@ def test_channel_rows_run_small_and_name_a_server_that_is_missing(monkeypatch: p
     assert missing == [
         Missing("channel_vs_redis", "no redis-server here"),
         Missing("channel_vs_redis_batched", "no redis-server here"),
+        Missing("channel_vs_ray_batched", NOT_IN_QUICK),
     ]
 
 

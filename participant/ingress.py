@@ -27,11 +27,10 @@ from typing import Any
 import msgpack
 
 from cutline.errors import Corrupt, CutlineError, StoreFull, StoreInUse, StoreNotWritable
-from cutline.storage.disk import meaning
+from cutline.storage.disk import meaning, sync, sync_folder, write_all
 
 from .ingress_segment import MAGIC, read_segment, segment_path, segments_of
-from .sealed import Sealer, sync_folder
-from .step_files import sync, write_all
+from .sealed import Sealer
 
 __all__ = ("IngressLog", "SEGMENT_BYTES", "SPENT_BYTES")
 

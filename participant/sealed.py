@@ -8,15 +8,13 @@ unwritten, or damage, from what somebody has written who does not have the store
 from __future__ import annotations
 
 import hmac
-import os
 import struct
 import zlib
 from collections.abc import Sequence
-from pathlib import Path
 
 from blake3 import blake3
 
-__all__ = ("MAC", "Sealer", "sync_folder")
+__all__ = ("MAC", "Sealer")
 
 _HEAD = struct.Struct("<4sII")
 MAC = 32
@@ -57,12 +55,3 @@ class Sealer:
 
     def _mac(self, body: bytes, key: bytes) -> bytes:
         return blake3(self._context + body, key=key).digest()
-
-
-def sync_folder(path: Path) -> None:
-    """Makes the names of a folder durable: without it a new file may be gone after a power cut."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

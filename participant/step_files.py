@@ -31,8 +31,9 @@ import msgpack
 from cutline.errors import Corrupt, NewerFormat
 from cutline.storage.authentic import forged
 from cutline.storage.blobs import encode_name
+from cutline.storage.disk import sync, sync_folder, write_all
 
-from .sealed import MAC, Sealer, sync_folder
+from .sealed import MAC, Sealer
 
 __all__ = (
     "FOLDER",
@@ -172,24 +173,6 @@ class StepFile:
             self._give_back()
             os.close(self._file)
             self._file = -1
-
-
-def write_all(file: int, content: bytes, at: int) -> None:
-    """All of it, however many calls that takes."""
-    rest = memoryview(content)
-    while rest:
-        written = os.pwrite(file, rest, at)
-        rest, at = rest[written:], at + written
-
-
-def sync(file: int) -> None:
-    """Until the device itself has the bytes."""
-    if sys.platform == "darwin":
-        import fcntl
-
-        fcntl.fcntl(file, fcntl.F_FULLFSYNC)
-    else:
-        os.fdatasync(file)
 
 
 def read_segments(folder: Path, key: bytes, after: int) -> tuple[list[tuple[Segment, Found]], Fence]:

@@ -11,10 +11,11 @@ import os
 import stat
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 from cutline.errors import BlobNotFound, StorageError, StoreFull, StoreNotWritable
 
-__all__ = ("Disk", "meaning")
+__all__ = ("Disk", "meaning", "sync", "sync_folder", "write_all")
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -109,6 +110,33 @@ class Disk:
 
     def close(self, fd: int) -> None:
         os.close(fd)
+
+
+def write_all(file: int, content: bytes, at: int) -> None:
+    """All of it, however many calls that takes."""
+    rest = memoryview(content)
+    while rest:
+        written = os.pwrite(file, rest, at)
+        rest, at = rest[written:], at + written
+
+
+def sync(file: int) -> None:
+    """Until the device itself has the bytes, and the size that they make; macOS has no fdatasync."""
+    if sys.platform == "darwin":
+        import fcntl
+
+        fcntl.fcntl(file, fcntl.F_FULLFSYNC)
+    else:
+        os.fdatasync(file)
+
+
+def sync_folder(path: Path) -> None:
+    """Makes the names of a folder durable: without it a new file may be gone after a power cut."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def meaning(error: OSError, place: str, *, writing: bool) -> StorageError:

@@ -30,7 +30,7 @@ import msgpack
 
 from cutline.errors import OutputRefused, StoreInUse
 
-from .disk import meaning
+from .disk import meaning, sync, sync_folder, write_all
 from .sinks import Origin, Record
 
 __all__ = ("JOURNAL_MAX", "LineFile")
@@ -84,7 +84,8 @@ class LineFile:
         Raises:
             StoreInUse: another system has it open.
             StoreFull, StoreNotWritable, StorageError: it cannot be written.
-            OutputRefused: the journal is damaged, or the file was changed in the middle of an entry.
+            OutputRefused: the journal is damaged, or a newer Cutline's, or the file was changed in the middle
+                of an entry.
         """
         self.close()
         try:
@@ -141,6 +142,12 @@ class LineFile:
                 self._check_rest(raw, at)
                 break
             doc, at = found
+            if doc.get("version", _VERSION) > _VERSION:
+                raise OutputRefused(
+                    f"{self.place} was written by a newer Cutline (its version is {doc['version']}, this one "
+                    f"reads {_VERSION}): go on with that one",
+                    path=str(self.place),
+                )
             for lineage, participant, birth, number in doc.get("numbers", ()):
                 numbers[Origin(lineage, participant, birth)] = number
             if "data" in doc:
@@ -181,7 +188,7 @@ class LineFile:
         descriptor = os.open(fresh, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            _write(descriptor, b"".join(parts), 0)
+            write_all(descriptor, b"".join(parts), 0)
             os.fsync(descriptor)
             os.replace(fresh, self.place)
         except BaseException:
@@ -190,7 +197,7 @@ class LineFile:
         os.close(self._journal)
         self._journal = descriptor
         self._written = self._synced = sum(map(len, parts))
-        _sync_folder(self.place.parent)
+        sync_folder(self.place.parent)
         self.numbers = found.numbers
 
     def _mend(self, found: _Read) -> None:
@@ -202,7 +209,7 @@ class LineFile:
             if found.end is not None and found.end != size:
                 self._changed(size)
             # What lines are added to must not be shorter after a power cut.
-            os.fdatasync(self._file)
+            sync(self._file)
             self._end = size
             return
         if not was_there or (size == 0 and entry.at > 0):
@@ -214,8 +221,8 @@ class LineFile:
                 self._changed(0)
         self._end = max(entry.end, size)
         self._check_like(entry, size)
-        _write(self._file, entry.data, entry.at)
-        os.fdatasync(self._file)
+        write_all(self._file, entry.data, entry.at)
+        sync(self._file)
         self._note({"end": self._end})
 
     def _check_like(self, entry: _Entry, size: int) -> None:
@@ -261,8 +268,8 @@ class LineFile:
             self._sync_journal()
         self.numbers.update(numbers)
         with self._meant(self.path):
-            _write(self._file, entry.data, entry.at)
-            os.fdatasync(self._file)
+            write_all(self._file, entry.data, entry.at)
+            sync(self._file)
         self._end = entry.end
         with self._meant(self.place):
             # Not synced: it only says that a change from now on is a person's.
@@ -302,16 +309,16 @@ class LineFile:
                 path=str(self.path),
             ) from error
         if not was_there:
-            _sync_folder(self.path.parent)
+            sync_folder(self.path.parent)
         return found.st_size
 
     def _note(self, doc: dict[str, Any]) -> None:
         packed = _packed({**doc, "synced": self._synced})
-        _write(self._journal, packed, self._written)
+        write_all(self._journal, packed, self._written)
         self._written += len(packed)
 
     def _sync_journal(self) -> None:
-        os.fdatasync(self._journal)
+        sync(self._journal)
         self._synced = self._written
 
     def close(self) -> None:
@@ -353,13 +360,6 @@ def _content(descriptor: int) -> bytes:
     return b"".join(parts)
 
 
-def _write(descriptor: int, data: bytes, at: int) -> None:
-    view = memoryview(data)
-    while view:
-        done = os.pwrite(descriptor, view, at)
-        view, at = view[done:], at + done
-
-
 def _same(path: Path, descriptor: int) -> bool:
     """Whether that name still means the open file."""
     try:
@@ -368,11 +368,3 @@ def _same(path: Path, descriptor: int) -> bool:
         return False
     own = os.fstat(descriptor)
     return (found.st_dev, found.st_ino) == (own.st_dev, own.st_ino)
-
-
-def _sync_folder(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

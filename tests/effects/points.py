@@ -245,6 +245,7 @@ def _install_output() -> None:
     from cutline.coordinator.output import Outputs
     from cutline.participant.emitting import Emitting
     from cutline.storage import line_file
+    from cutline.storage.disk import write_all
     from cutline.storage.row_table import RowTable
 
     _before(Emitting, "_hand_over", "wanted")
@@ -255,7 +256,7 @@ def _install_output() -> None:
     _after(line_file.LineFile, "_sync_journal", "noted**")
     _after(line_file.LineFile, "publish", "written**")
     _after(RowTable, "publish", "written**")
-    captured, write = Emitting.captured, line_file._write
+    captured, write = Emitting.captured, write_all
 
     def emitted(self: Any, checkpoint: int) -> None:
         captured(self, checkpoint)
@@ -271,7 +272,7 @@ def _install_output() -> None:
         write(descriptor, data[half:], place + half)
 
     setattr(Emitting, "captured", emitted)  # noqa: B010
-    setattr(line_file, "_write", in_halves)  # noqa: B010
+    setattr(line_file, "write_all", in_halves)  # noqa: B010
 
 
 def _before(kind: type, name: str, step: str, when: Callable[..., bool] = lambda *_given: True) -> None:

@@ -13,6 +13,7 @@ from cutline.participant.handle import bound_port
 from cutline.participant.log import Log
 from cutline.participant.step_files import FOLDER, folder_of, forget, reseal
 from cutline.participant.steps import Steps
+from cutline.storage.disk import write_all
 
 from .stepping import KEY, LINE, OTHER_KEY, World, files, records, world
 
@@ -138,13 +139,12 @@ def test_a_zombie_writes_in_the_room_that_it_has(world: World) -> None:
 
 def test_a_record_fits_where_room_does_not(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     cut = world.cut()
-    true = step_files.write_all
 
     def full(file: int, content: bytes, at: int) -> None:
         if len(content) > 10_000:
-            true(file, content[:7], at)
+            write_all(file, content[:7], at)
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        true(file, content, at)
+        write_all(file, content, at)
 
     monkeypatch.setattr(step_files, "write_all", full)
     said = [world.step(number) for number in range(3)]

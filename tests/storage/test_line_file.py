@@ -220,6 +220,18 @@ def test_a_damaged_journal_is_an_error(path: Path) -> None:
     opened(path).close()
 
 
+def test_a_journal_of_a_newer_cutline_is_left_alone(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as newer:
+        newer.setattr(module, "_VERSION", 2)
+        file = opened(path)
+        file.publish([record(ANN, 1)])
+        file.close()
+    raw = file.place.read_bytes()
+    with pytest.raises(OutputRefused, match="newer Cutline"):
+        opened(path)
+    assert file.place.read_bytes() == raw and path.read_text() == "ann 1\n"
+
+
 def test_no_regular_file(path: Path) -> None:
     path.parent.mkdir()
     os.mkfifo(path)

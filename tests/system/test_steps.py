@@ -14,6 +14,7 @@ import pytest
 import cutline
 from cutline.errors import ParticipantFailed, StateChangedBeforeAwait, SystemHalted
 from cutline.participant import step_files
+from cutline.storage.disk import sync, write_all
 from tests.system.living import again, recoveries, until
 
 STEPS, KEEP = 4, 2
@@ -84,7 +85,7 @@ class Agent:
         def broken(file: int) -> None:
             raise OSError(5, f"Input/output error of {file}")
 
-        step_files.sync = broken
+        vars(step_files)["sync"] = broken
         try:
             self.log.step(_call, self.effects, -1)
         except Exception:
@@ -103,27 +104,28 @@ class _deadly:
 
     def __init__(self, effects: Effects, number: int) -> None:
         self.effects, self.number = effects, number
-        self.true = step_files.write_all, step_files.sync
+        self.patch = pytest.MonkeyPatch()
 
     def __enter__(self) -> None:
-        effects, number, (write, sync) = self.effects, self.number, self.true
+        effects, number = self.effects, self.number
 
-        def write_all(file: int, content: bytes, at: int) -> None:
+        def written(file: int, content: bytes, at: int) -> None:
             if effects.dies_here("half written", number):
                 # Of the record; behind it there may be room.
-                write(file, content[: len(content.rstrip(b"\0")) // 2], at)
+                write_all(file, content[: len(content.rstrip(b"\0")) // 2], at)
                 effects.die()
-            write(file, content, at)
+            write_all(file, content, at)
             effects.at("written", number)
 
         def synced(file: int) -> None:
             sync(file)
             effects.at("synced", number)
 
-        step_files.write_all, step_files.sync = write_all, synced
+        self.patch.setattr(step_files, "write_all", written)
+        self.patch.setattr(step_files, "sync", synced)
 
     def __exit__(self, *_: object) -> None:
-        step_files.write_all, step_files.sync = self.true
+        self.patch.undo()
 
 
 @pytest.fixture(scope="module")

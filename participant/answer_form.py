@@ -65,8 +65,7 @@ _BOUNDS: Mapping[str, tuple[str, bool]] = {
 DEPTH = 20
 _SUPPORTED = (
     "bool, int, float, str, list, dict, None, list[T], dict[str, T], T | U, Literal, a dataclass of such "
-    "fields, "
-    "or a JSON Schema as a dict"
+    "fields, or a JSON Schema as a dict"
 )
 
 
@@ -96,6 +95,9 @@ def _of_type(kind: Any, depth: int) -> dict[str, Any]:
     if isinstance(kind, type) and dataclasses.is_dataclass(kind):
         return _of_dataclass(kind, depth)
     origin, args = typing.get_origin(kind), typing.get_args(kind)
+    if origin in (list, dict) and not args:
+        # typing.List and typing.Dict, of anything.
+        return {"type": _SIMPLE[origin]}
     if origin is typing.Literal:
         return {"enum": [plain(value, "schema") for value in args]}
     if origin is typing.Union or origin is types.UnionType:
@@ -113,7 +115,11 @@ def _of_dataclass(kind: type, depth: int) -> dict[str, Any]:
         raise Misuse(
             f"a dataclass that answers are made of has a name of its own in a module; {kind!r} has none"
         )
-    hints = typing.get_type_hints(kind)
+    try:
+        hints = typing.get_type_hints(kind)
+    except Exception as error:
+        # Of an expression in the user's own text.
+        raise Misuse(f"the types of the fields of {name} cannot be told: {error}") from error
     fields = [field for field in dataclasses.fields(kind) if field.init]
     needed = [
         field.name
@@ -157,8 +163,7 @@ def _check(form: Any, path: str, depth: int) -> None:
             raise Misuse(
                 f"{path}: keyword {word!r} is not supported, and is not taken for a check that nobody makes; "
                 f"supported are {_SUPPORTED}, of these keywords: type, enum, const, anyOf, properties, "
-                f"required, "
-                f"additionalProperties, items, {', '.join(_BOUNDS)}"
+                f"required, additionalProperties, items, {', '.join(_BOUNDS)}"
             )
         if not good:
             raise Misuse(f"{path}: {word!r} cannot be {said!r:.80}")
@@ -258,8 +263,12 @@ def _said(value: Any) -> str:
 
 
 def _same(value: Any, other: Any) -> bool:
-    """JSON's equality: true is not 1."""
-    return json.dumps(value, sort_keys=True) == json.dumps(other, sort_keys=True)
+    """JSON's equality: 1 is 1.0, and true is neither."""
+    if isinstance(value, list) and isinstance(other, list):
+        return len(value) == len(other) and all(map(_same, value, other))
+    if isinstance(value, dict) and isinstance(other, dict):
+        return value.keys() == other.keys() and all(_same(value[name], other[name]) for name in value)
+    return isinstance(value, bool) is isinstance(other, bool) and bool(value == other)
 
 
 def read_text(text: str, form: Mapping[str, Any]) -> tuple[Any, str]:

@@ -21,7 +21,7 @@ from cutline.storage.codec import digest_of
 from cutline.storage.effects import PERSON
 
 from .classes import Classes, name_of
-from .handle import Ref, own_port
+from .handle import Ref, of_handler
 from .likeness import likeness
 from .messages import pack_arguments
 
@@ -133,17 +133,16 @@ def effect(
         retries: how often it is called again, with the same key, when it raises.
 
     Raises:
-        Misuse: outside a handler; a function that cannot be named; arguments that it does not take.
+        OutsideHandler: no handler runs in this thread.
+        Misuse: a function that cannot be named; arguments that it does not take.
         UnknownMethod: the participant has no such method.
         CannotCapture: an argument cannot travel.
     """
-    port = own_port()
-    ask = getattr(port, "ask_effect", None)
-    if ask is None:
-        raise Misuse(
-            "cutline.effect asks for something in the name of a participant, and no handler runs here: call "
-            "it in a method of a participant. In the program, call the function itself"
-        )
+    ask = of_handler(
+        "ask_effect",
+        "cutline.effect asks for something in the name of a participant, and no handler runs here: call "
+        "it in a method of a participant. In the program, call the function itself",
+    )
     policy = _Policy(key, on_unknown, repeatable, timeout, retries)
     made: Ref[Any] = ask(function, args, policy)
     return made

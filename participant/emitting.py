@@ -22,6 +22,7 @@ from cutline.barrier import Endpoint
 from cutline.storage.image import ImageRef
 from cutline.storage.sinks import Origin, Record, identity
 
+from .effect_book import ASK_AGAIN
 from .effect_request import bound_to
 from .effecting import Effecting
 from .messages import unpack_value
@@ -36,8 +37,6 @@ BATCH_BYTES = 1024 * 1024
 BATCH_RECORDS = 2000
 # Seconds between two looks of one that is over its limit.
 HELD_PAUSE = 0.02
-# Seconds after which a checkpoint is asked for again.
-ASK_AGAIN = 1.0
 
 
 class _Given(NamedTuple):

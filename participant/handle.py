@@ -29,6 +29,7 @@ __all__ = (
     "current_port",
     "make_ref",
     "me",
+    "of_handler",
     "own_port",
 )
 
@@ -141,6 +142,18 @@ def own_port() -> Port | None:
     """The port of the participant whose handler runs in this thread."""
     port: Port | None = getattr(_threads, "port", None)
     return port
+
+
+def of_handler(name: str, hint: str) -> Any:
+    """What the participant whose handler runs in this thread offers handlers under that name.
+
+    Raises:
+        OutsideHandler: no handler runs in this thread; `hint` is its message, which says what to do.
+    """
+    found = getattr(own_port(), name, None)
+    if found is None:
+        raise OutsideHandler(hint)
+    return found
 
 
 def me() -> Handle:

@@ -18,7 +18,7 @@ from cutline.barrier import Member
 from cutline.errors import CannotCapture, CutlineError, Misuse
 from cutline.storage.sinks import FILE, RECORD_MAX, TABLE, encoded
 
-from .handle import own_port
+from .handle import of_handler, own_port
 from .likeness import call_digest
 from .messages import pack_value
 
@@ -54,16 +54,16 @@ def emit(sink: str, value: Any) -> None:
             of columns; for a function anything that can travel in a message.
 
     Raises:
-        Misuse: outside a handler; no sink has that name; a value that the sink cannot take.
+        OutsideHandler: no handler runs in this thread.
+        Misuse: no sink has that name; a value that the sink cannot take.
         CannotCapture: a value for a function that cannot travel.
     """
+    output = of_handler(
+        "output",
+        "cutline.emit gives something to the world in the name of a participant, and no handler runs "
+        "here: call it in a method of a participant. In the program, write to the file or table itself",
+    )
     port: Any = own_port()
-    output = getattr(port, "output", None)
-    if output is None:
-        raise Misuse(
-            "cutline.emit gives something to the world in the name of a participant, and no handler runs "
-            "here: call it in a method of a participant. In the program, write to the file or table itself"
-        )
     output.add(port, sink, value)
 
 
@@ -224,9 +224,10 @@ class Output:
             last = pile.captures.pop(checkpoint, 0)
             if committed:
                 pile.committed = max(pile.committed, last)
-            elif last > max(pile.committed, *pile.captures.values(), 0):
-                # Nothing holds it any more.
-                self.fresh_bytes += sum(len(each.body) for each in pile.records if each.number <= last)
+                continue
+            # What was behind the last capture that holds something is held by none any more.
+            held = max(pile.committed, *pile.captures.values(), 0)
+            self.fresh_bytes += sum(len(each.body) for each in pile.records if held < each.number <= last)
 
     # -- publishing ------------------------------------------------------------------------------
 

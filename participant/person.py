@@ -21,7 +21,7 @@ from cutline.storage.effects import PERSON
 from .answer_form import form_of, shown
 from .clock import wall
 from .effect_request import HALT, EffectRequest, key_of, rekeyed
-from .handle import Ref, own_port
+from .handle import Ref, of_handler
 
 if TYPE_CHECKING:
     from .desk import Desk
@@ -67,15 +67,14 @@ def ask_person(
             of whoever answers, and of the coordinator, says whether it has passed.
 
     Raises:
-        Misuse: outside a handler; a schema that is not supported; a deadline that is none.
+        OutsideHandler: no handler runs in this thread.
+        Misuse: a schema that is not supported; a deadline that is none.
     """
-    port = own_port()
-    ask = getattr(port, "ask_person", None)
-    if ask is None:
-        raise Misuse(
-            "cutline.ask_person asks in the name of a participant, and no handler runs here: call it in a "
-            "method of a participant"
-        )
+    ask = of_handler(
+        "ask_person",
+        "cutline.ask_person asks in the name of a participant, and no handler runs here: call it in a "
+        "method of a participant",
+    )
     made: Ref[Any] = ask(question, schema, deadline)
     return made
 
@@ -127,8 +126,7 @@ def _given(desk: Desk, deadline: Any) -> tuple[str, float]:
         return "in", float(seconds)
     raise Misuse(
         f"participant {desk.name!r}: a question's deadline is seconds from now, a timedelta, or a datetime "
-        f"with "
-        f"a time zone; not {deadline!r:.80}"
+        f"with a time zone; not {deadline!r:.80}"
     )
 
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from cutline.errors import Misuse
 
 from .async_call import AsyncCall
-from .handle import Method, Ref, own_port
+from .handle import Method, Ref, of_handler
 from .likeness import likeness
 from .messages import pack_arguments
 
@@ -48,17 +48,15 @@ def after(seconds: float, method: Any = None, *args: Any, **kwargs: Any) -> Ref[
         args, kwargs: its arguments; they travel like those of a message.
 
     Raises:
-        Misuse: outside a handler; no number of seconds; a method that is none of these.
+        OutsideHandler: no handler runs in this thread.
+        Misuse: no number of seconds; a method that is none of these.
         CannotCapture: an argument cannot travel.
     """
-    port = own_port()
-    arm = getattr(port, "ask_clock", None)
-    if arm is None:
-        raise Misuse(
-            "cutline.after and cutline.sleep are for handlers, and none runs here: call them in a method of "
-            "a "
-            "participant"
-        )
+    arm = of_handler(
+        "ask_clock",
+        "cutline.after and cutline.sleep are for handlers, and none runs here: call them in a method of a "
+        "participant",
+    )
     made: Ref[None] = arm(seconds, method, args, kwargs)
     return made
 
@@ -98,8 +96,7 @@ def _called(desk: Desk, method: Any) -> tuple[str, str]:
         return "", method.__name__
     raise Misuse(
         f"participant {desk.name!r}: a timer calls a method of the participant itself (self.remind) or of a "
-        f"handle "
-        f"(peer.remind), because its name is what the image keeps; not {method!r:.80}",
+        f"handle (peer.remind), because its name is what the image keeps; not {method!r:.80}",
         participant=desk.name,
     )
 

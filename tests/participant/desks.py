@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import msgpack
@@ -89,11 +91,8 @@ class Bench:
         packed = msgpack.packb(desk_to_doc(self.desk))
         other = Bench(state or self.state, self.clock)
         load_desk(other.desk, msgpack.unpackb(packed, strict_map_key=False))
-        undo = bound_port(other.desk, thread_only=True)
-        try:
+        with bound(other):
             rerun(other.desk)
-        finally:
-            undo()
         other.collect()
         self.desk.close()
         return other
@@ -111,3 +110,13 @@ class Bench:
     def questions(self) -> list[tuple[int, str]]:
         """Numbers and methods of what was asked, in order."""
         return [(message[1], message[2]) for _, message in self.sent if message[0] == 1]
+
+
+@contextmanager
+def bound(bench: Bench) -> Iterator[Bench]:
+    """A bench whose handlers can ask and emit in the name of its participant, in this thread."""
+    undo = bound_port(bench.desk, thread_only=True)
+    try:
+        yield bench
+    finally:
+        undo()

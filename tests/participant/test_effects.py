@@ -12,17 +12,16 @@ import msgpack
 import pytest
 
 import cutline
-from cutline.errors import CannotCapture, Misuse, UnknownMethod
+from cutline.errors import CannotCapture, Misuse, OutsideHandler, UnknownMethod
 from cutline.participant.desk_image import desk_to_doc, load_desk, rerun
 from cutline.participant.effect_book import ASK_AGAIN, TIMEOUTS, Act, Book, Outcome
 from cutline.participant.effect_calls import Storage, read_answer
 from cutline.participant.effect_request import EffectRequest, bound_to, rekeyed
 from cutline.participant.effecting import Effecting
-from cutline.participant.handle import bound_port
 from cutline.participant.messages import unpack_error
 from cutline.participant.runner import Runner
 from cutline.storage import MemoryBlobs
-from tests.participant.desks import ME, Bench
+from tests.participant.desks import ME, Bench, bound
 
 
 def pay(card: str, amount: int, key: str) -> int:
@@ -69,11 +68,8 @@ class Payer:
 def benched() -> Iterator[Bench]:
     bench = Bench(Payer)
     bench.desk.lineage = "line"
-    undo = bound_port(bench.desk, thread_only=True)
-    try:
+    with bound(bench):
         yield bench
-    finally:
-        undo()
 
 
 def test_a_request_is_kept_until_its_outcome_is_delivered() -> None:
@@ -147,7 +143,7 @@ def test_what_cannot_be_asked_for(args: Any, options: Any, kind: type[Exception]
 
 
 def test_outside_a_handler_nothing_is_asked_for() -> None:
-    with pytest.raises(Misuse, match="no handler runs here"):
+    with pytest.raises(OutsideHandler, match="no handler runs here"):
         cutline.effect(pay, "ann", 1)
 
 

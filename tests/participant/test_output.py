@@ -13,14 +13,13 @@ import msgpack
 import pytest
 
 import cutline
-from cutline.errors import CannotCapture, Misuse
+from cutline.errors import CannotCapture, Misuse, OutsideHandler
 from cutline.participant.desk_image import desk_to_doc, load_desk, rerun
 from cutline.participant.emitting import _Giver
-from cutline.participant.handle import bound_port
 from cutline.participant.messages import pack_value
 from cutline.participant.output import Output
 from cutline.storage.sinks import Origin, Record, identity
-from tests.participant.desks import ME, Bench
+from tests.participant.desks import ME, Bench, bound
 from tests.system.living import until
 
 SINKS = {"lines": {"kind": "file"}, "ears": {"kind": "call"}, "rows": {"kind": "postgres"}}
@@ -49,11 +48,8 @@ class Clerk:
 def benched() -> Iterator[Bench]:
     bench = Bench(Clerk)
     bench.desk.output = Output(SINKS, "line", ME)
-    undo = bound_port(bench.desk, thread_only=True)
-    try:
+    with bound(bench):
         yield bench
-    finally:
-        undo()
 
 
 def numbers(output: Output, sink: str = "lines", upto: int = 99) -> list[tuple[int, int]]:
@@ -107,6 +103,19 @@ def test_bytes_that_no_capture_holds() -> None:
         output.captured(3)
         output.settled(2, False)
         assert output.fresh_bytes == 0
+        # What another one holds, or a committed one that is not published yet, is no news.
+        output.settled(3, True)
+        bench.tell("write", "d")
+        output.captured(4)
+        output.settled(4, False)
+        assert output.fresh_bytes == 2
+        output.captured(5)
+        bench.tell("write", "e")
+        output.captured(6)
+        output.settled(6, False)
+        assert output.fresh_bytes == 2
+        output.settled(5, False)
+        assert output.fresh_bytes == 4
 
 
 def test_an_image_and_a_fork() -> None:
@@ -139,8 +148,7 @@ def test_a_handler_that_is_run_again_emits_nothing_twice(sink: str, value: Any) 
         doc = msgpack.unpackb(msgpack.packb(desk_to_doc(bench.desk)), strict_map_key=False)
         other = Bench(Clerk)
         other.desk.output = Output(SINKS, "line", ME)
-        undo = bound_port(other.desk, thread_only=True)
-        try:
+        with bound(other):
             load_desk(other.desk, doc)
             rerun(other.desk)
             other.desk.output.restored(1)
@@ -149,8 +157,6 @@ def test_a_handler_that_is_run_again_emits_nothing_twice(sink: str, value: Any) 
             other.desk.drain()
             assert numbers(other.desk.output, sink) == [(1, 1), (2, 0)]
             assert len({each.body for each in other.desk.output.wanted(sink, 9)}) == 1
-        finally:
-            undo()
 
 
 def test_a_program_that_names_a_sink_no_more_ends_no_handler_that_has_emitted() -> None:
@@ -160,8 +166,7 @@ def test_a_program_that_names_a_sink_no_more_ends_no_handler_that_has_emitted() 
         doc = msgpack.unpackb(msgpack.packb(desk_to_doc(bench.desk)), strict_map_key=False)
     other = Bench(Clerk)
     other.desk.output = Output({}, "line", ME)
-    undo = bound_port(other.desk, thread_only=True)
-    try:
+    with bound(other):
         load_desk(other.desk, doc)
         rerun(other.desk)
         assert other.answers_out() == {} and numbers(other.desk.output) == [(1, 1)]
@@ -170,8 +175,6 @@ def test_a_program_that_names_a_sink_no_more_ends_no_handler_that_has_emitted() 
         other.desk.drain()
         other.collect()
         assert isinstance(other.answers_out()[1], Misuse)
-    finally:
-        undo()
 
 
 KINDS_OF_ROW = [(old, new) for old in SINKS for new in SINKS if old != new]
@@ -196,8 +199,7 @@ def test_a_sink_of_another_kind_ends_no_handler_and_gets_nothing_in_the_old_form
         doc = msgpack.unpackb(msgpack.packb(desk_to_doc(bench.desk)), strict_map_key=False)
     other = Bench(Clerk)
     output = other.desk.output = Output({"out": SINKS[new]}, "line", ME)
-    undo = bound_port(other.desk, thread_only=True)
-    try:
+    with bound(other):
         load_desk(other.desk, doc)
         rerun(other.desk)
         assert other.answers_out() == {} and numbers(output, "out") == [(1, 1)]
@@ -207,8 +209,6 @@ def test_a_sink_of_another_kind_ends_no_handler_and_gets_nothing_in_the_old_form
         said = output.misfit("out", first)
         assert "sink 'out' is a" in said and "participant 'me' emitted value 1" in said
         assert "Start once with 'out' as a" in said and output.misfit("out", second) == ""
-    finally:
-        undo()
 
 
 def test_what_a_sink_did_not_take_and_the_next_one_would_is_no_part_of_a_re_run() -> None:
@@ -219,13 +219,10 @@ def test_what_a_sink_did_not_take_and_the_next_one_would_is_no_part_of_a_re_run(
         assert numbers(bench.desk.output) == [(1, 1)]
     other = Bench(Clerk)
     other.desk.output = Output(SINKS, "line", ME)
-    undo = bound_port(other.desk, thread_only=True)
-    try:
+    with bound(other):
         load_desk(other.desk, doc)
         rerun(other.desk)
         assert other.answers_out() == {} and numbers(other.desk.output) == [(1, 1)]
-    finally:
-        undo()
 
 
 def test_an_image_that_does_not_say_the_kind_is_taken_as_it_is() -> None:
@@ -251,7 +248,7 @@ def test_values_that_cannot_be_emitted() -> None:
         with pytest.raises(CannotCapture, match="value for sink 'ears'"):
             cutline.emit("ears", threading.Lock())
         assert desk.output.is_empty
-    with pytest.raises(Misuse, match="no handler runs here"):
+    with pytest.raises(OutsideHandler, match="no handler runs here"):
         cutline.emit("lines", "x")
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import re
+import typing
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -15,16 +16,15 @@ from typing import Any, Literal
 import pytest
 
 import cutline
-from cutline.errors import ClassMissing, Misuse, ReplayMismatch
+from cutline.errors import ClassMissing, Misuse, OutsideHandler, ReplayMismatch
 from cutline.participant.answer_form import built, fault_of, form_of, plain, read_text, shown
 from cutline.participant.classes import Classes
 from cutline.participant.clock import CLOCK, Clock, wall
 from cutline.participant.effect_book import Act, Book
 from cutline.participant.effect_request import rekeyed
-from cutline.participant.handle import bound_port
 from cutline.participant.person import asked_of, id_of, withdraw
 from tests.participant import desks
-from tests.participant.desks import ME, Bench
+from tests.participant.desks import ME, Bench, bound
 
 
 @dataclass
@@ -43,6 +43,11 @@ class Order:
 @dataclass
 class Endless:
     more: Endless | None = None
+
+
+@dataclass
+class Nowhere:
+    what: Missing  # type: ignore[name-defined]  # noqa: F821
 
 
 class Unheard:
@@ -69,11 +74,8 @@ class Asker:
 def benched(clock: desks.Clock | None = None) -> Iterator[Bench]:
     bench = Bench(Asker, clock)
     bench.desk.lineage = "line"
-    undo = bound_port(bench.desk, thread_only=True)
-    try:
+    with bound(bench):
         yield bench
-    finally:
-        undo()
 
 
 def answered(bench: Bench, number: int, value: Any) -> None:
@@ -115,15 +117,6 @@ def test_an_async_handler_asks_the_same_questions_again() -> None:
         assert third.answers_out() == {1: (False, {"approved": True})}
 
 
-@contextmanager
-def bound(bench: Bench) -> Iterator[None]:
-    undo = bound_port(bench.desk, thread_only=True)
-    try:
-        yield
-    finally:
-        undo()
-
-
 def test_another_question_in_a_re_run_is_found_out() -> None:
     class Other(Asker):
         async def straight(self, question: str = "go on?") -> Any:
@@ -157,6 +150,7 @@ WRONG = [
     pytest.param("q", set, {}, "schema is bool, int", id="what JSON has not"),
     pytest.param("q", dict[int, str], {}, "schema is bool, int", id="an object with numbers for names"),
     pytest.param("q", Endless, {}, "contains itself", id="a schema without end"),
+    pytest.param("q", Nowhere, {}, "cannot be told: name 'Missing'", id="a type that is not there"),
     pytest.param("q", {"type": "decimal"}, {}, "'type' cannot be", id="no type of JSON"),
     pytest.param("q", {"pattern": "a+"}, {}, "'pattern' is not supported", id="a keyword that nobody checks"),
     pytest.param("q", {"items": {"oneOf": []}}, {}, "schema.items: keyword 'oneOf'", id="one further down"),
@@ -176,7 +170,7 @@ def test_what_cannot_be_asked_is_refused(question: Any, schema: Any, options: An
 
 
 def test_outside_of_a_handler_nobody_asks() -> None:
-    with pytest.raises(Misuse, match="no handler runs here"):
+    with pytest.raises(OutsideHandler, match="no handler runs here"):
         cutline.ask_person("anybody there?")
 
 
@@ -228,7 +222,10 @@ FITS: list[tuple[Any, list[Any], list[tuple[Any, str]]]] = [
         ["ab", [1]],
         [("a", "minLength 2"), ("abcd", "maxLength 3"), ([], "minItems 1"), ([1, 2, 3], "maxItems 2")],
     ),
-    ({"const": {"a": 1}}, [{"a": 1}], [({"a": True}, 'where {"a": 1} is wanted')]),
+    ({"const": {"a": 1}}, [{"a": 1}, {"a": 1.0}], [({"a": True}, 'where {"a": 1} is wanted')]),
+    ({"enum": [[1, None]]}, [[1.0, None]], [([1], "none of"), ([True, None], "none of"), ({}, "none of")]),
+    (typing.List, [[], [1, "x"]], [({}, "a list")]),  # noqa: UP006
+    (typing.Dict, [{}, {"a": [1]}], [([], "an object")]),  # noqa: UP006
 ]
 
 
@@ -494,5 +491,5 @@ def test_what_is_no_timer_is_refused(args: Any, text: str) -> None:
 
 def test_outside_of_a_handler_there_are_no_timers() -> None:
     for call in (cutline.after, cutline.sleep):
-        with pytest.raises(Misuse, match="for handlers"):
+        with pytest.raises(OutsideHandler, match="for handlers"):
             call(1)

@@ -15,6 +15,7 @@ from typing import Any
 from cutline.errors import Misuse
 
 from .ingress import IngressLog
+from .ingress_segment import segment_path, segments_of
 
 __all__ = ("drop_inputs", "inherit", "inputs_after", "log_of", "put_inputs")
 
@@ -56,7 +57,7 @@ def inputs_after(home: Path, lineage: str, index: int, key: bytes) -> list[list[
 def _copied(path: Path, folder: Path) -> Path | None:
     """The log's files in another folder; None if there are none."""
     while True:
-        files = [*path.parent.glob(path.name), *path.parent.glob(f"{path.stem}.*{path.suffix}")]
+        files = [segment_path(path, first) for first in segments_of(path)]
         try:
             for file in files:
                 shutil.copyfile(file, folder / file.name)

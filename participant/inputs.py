@@ -211,6 +211,7 @@ class InputRunner(OutcomeRunner):
         carried: Sequence[int],
         stamp: Stamp | None,
     ) -> None:
+        self.minded(arguments)
         for own in carried:
             self.desk.keep_number(own)
         if key is not None:
@@ -231,6 +232,9 @@ class InputRunner(OutcomeRunner):
             self.desk.out.append((target, encode_tell(method, arguments)))
         self.desk.next_number = max(self.desk.next_number, number + 1)
         self.highest = max(self.highest, number)
+
+    def minded(self, arguments: Any) -> None:
+        """These are about to be sent, again perhaps: what travels beside them has to be there."""
 
     def _alias(self, number: int, first: int) -> None:
         """A second submission under one key: the first one's answer is its answer."""
@@ -342,9 +346,11 @@ class InputRunner(OutcomeRunner):
     # -- forgetting ------------------------------------------------------------------------
 
     def captured(self, checkpoint: int) -> None:
+        super().captured(checkpoint)
         self._captured[checkpoint] = self.instance.log_index
 
     def settled(self, checkpoint: int, committed: bool) -> None:
+        super().settled(checkpoint, committed)
         self._captured.pop(checkpoint, None)
 
     def forget_input(self, lineage: str, behind: int) -> None:

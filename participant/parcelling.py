@@ -15,7 +15,6 @@ from cutline.storage.image import ImageRef
 from .desk import Desk
 from .driver import DriverRunner
 from .emitting import Emitting
-from .keys import Stamp
 from .messages import pack_arguments
 from .parcels import Parcel, Parcels, is_parcel_packet
 from .pickling import Apart
@@ -115,17 +114,6 @@ class Parcelling(Emitting):
 class ParcelDriver(Parcelling, DriverRunner):
     """The driver's runner."""
 
-    def _apply(
-        self,
-        kind: str,
-        number: int,
-        target: str,
-        method: str,
-        arguments: Any,
-        key: str | None,
-        carried: Sequence[int],
-        stamp: Stamp | None,
-    ) -> None:
+    def minded(self, arguments: Any) -> None:
         if type(arguments) is Parcel:
             self.parcels.note(arguments)
-        super()._apply(kind, number, target, method, arguments, key, carried, stamp)

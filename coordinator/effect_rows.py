@@ -14,7 +14,7 @@ from cutline.participant.effect_request import EffectRequest
 from cutline.participant.messages import pack_error, pack_value
 from cutline.storage import CheckpointRow, Store
 from cutline.storage.catalog import Catalog, Lease
-from cutline.storage.effects import ORIGIN, PERSON, POLICIES, EffectRow, Ending, Rule, State, final_of
+from cutline.storage.effects import ORIGIN, PERSON, RULES, EffectRow, Ending, Rule, State, final_of
 from cutline.storage.image import read_sections
 
 __all__ = (
@@ -34,12 +34,12 @@ KEY_SECONDS = 7 * 86400.0
 FOR_FORKS, FOR_FORKS_BYTES = 1000, 64 << 20
 
 
-def chosen_rule(effects: str | None) -> Rule | None:
-    """What is to become of a lineage's effects; None: what is usual. Raises RefusedOption."""
-    found = next((rule for rule in POLICIES if rule == effects), None)
-    if effects is not None and found is None:
-        raise RefusedOption(f'effects is "block", "recorded" or "live", not {effects!r}')
-    return found
+def chosen_rule(effects: object) -> Rule:
+    """What is to become of a lineage's effects. Raises RefusedOption."""
+    for rule in RULES:
+        if rule == effects:
+            return rule
+    raise RefusedOption(f'effects is "block", "recorded" or "live", not {effects!r}')
 
 
 def requests_of(

@@ -69,8 +69,6 @@ def fork(
         ForeignStore: the key of the store is not here.
     """
     rule = chosen_rule(effects)
-    if rule is None:
-        raise RefusedOption(f'effects is "block", "recorded" or "live", not {effects!r}')
     if inputs not in (REPLAY, DROP):
         raise RefusedOption(f'inputs is "replay" or "drop", not {inputs!r}')
     if edit is not None and not callable(edit):

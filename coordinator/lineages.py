@@ -8,7 +8,7 @@ from typing import Any
 
 from cutline.storage import CheckpointRow, Store
 from cutline.storage.catalog import LineageRow, Place
-from cutline.storage.collect import EDITED, FORKED, IMPORTED
+from cutline.storage.collect import EDITED, FORKED, IMPORTED, MADE_WHOLE
 
 from .cli_store import place_of
 
@@ -66,7 +66,7 @@ def _making(line: LineageRow, cuts: Sequence[CheckpointRow]) -> tuple[str, dict[
             return how, dict(facts.get(field, {}))
     if line.origin is None:
         return "beginning", {}
-    return ("run" if line.origin[0].startswith((IMPORTED, EDITED, FORKED)) else "restore"), {}
+    return ("run" if line.origin[0].startswith(MADE_WHOLE) else "restore"), {}
 
 
 def branches(docs: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str | None, list[Mapping[str, Any]]]:

@@ -21,7 +21,7 @@ from cutline.participant.messages import pack_error
 from cutline.participant.person import asked_of
 from cutline.storage.catalog import Catalog, CheckpointRow, Place
 from cutline.storage.collect import MADE_WHOLE
-from cutline.storage.effects import RECORDED, EffectRow, State, Verdict
+from cutline.storage.effects import NOBODY, RECORDED, EffectRow, State, Verdict
 
 from .roster import Seat
 
@@ -59,7 +59,7 @@ def outcome_row(
         since,
         since,
         "",
-        {"pid": 0, "started": 0.0, "machine": ""},
+        NOBODY,
         0,
         0,
         float(now),
@@ -195,8 +195,7 @@ class Questions:
                 name = seat.member.name
                 error = DeadlinePassed(
                     f"nobody has answered question {request.number} of participant {name!r} before its "
-                    f"deadline: "
-                    f"{text:.200}",
+                    f"deadline: {text:.200}",
                     participant=name,
                     number=request.number,
                     deadline=due,

@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgpack
 
 from cutline.errors import EffectsBlocked
 from cutline.participant.effect_request import EffectRequest
 from cutline.participant.messages import pack_error
-from cutline.storage.effects import ORIGIN, Claim, EffectRow, final_of
+from cutline.storage.effects import NOBODY, ORIGIN, Claim, EffectRow, final_of
 from cutline.storage.finding import ancestry
 from cutline.storage.fork_apart import recorded
 
@@ -26,9 +26,6 @@ if TYPE_CHECKING:
     from .runner import Coordinator
 
 __all__ = ("Recorded", "match", "refusal")
-
-# Where nothing is called.
-_NOBODY: dict[str, Any] = {"pid": 0, "started": 0.0, "machine": ""}
 
 
 def match(
@@ -120,7 +117,7 @@ class Recorded:
                 request.since,
                 request.since,
                 "",
-                _NOBODY,
+                NOBODY,
                 self.c.epoch,
             )
             row = match(claim, self._known(), own, point)

@@ -177,7 +177,7 @@ def start(
         "program": new_program(),
         "fresh": fresh,
         "restore": restore,
-        "effects": chosen_rule(effects),
+        "effects": None if effects is None else chosen_rule(effects),
     }
     return System(spec, Path(spec["home"]), quiet, told)
 

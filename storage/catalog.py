@@ -338,7 +338,9 @@ class Catalog(Protocol):
         """What was said of a lineage's effects; None: nothing."""
         ...
 
-    def rule_effects(self, lease: Lease, lineage: str, rule: Rule) -> None: ...
+    def rule_effects(self, lease: Lease, lineage: str, rule: Rule) -> None:
+        """Says what becomes of a lineage's effects, in place of what was said before."""
+        ...
 
     def put_effects(self, lease: Lease, rows: Sequence[EffectRow]) -> None:
         """Puts in attempts of another lineage, with their outcomes, under the lineages that they name."""

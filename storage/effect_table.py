@@ -35,7 +35,7 @@ _AT_ONCE = 200
 PUT_EFFECT = upsert("effects", ("lineage", "key", "attempt"), ("doc", "seal"))
 # Keys of rows that are no effects begin so.
 _OTHER = "@"
-_POLICY = f"{_OTHER}policy"
+_RULE = f"{_OTHER}policy"
 _FIELDS = tuple(field.name for field in dataclasses.fields(EffectRow))[3:]
 
 
@@ -57,7 +57,7 @@ class EffectTable(Filling):
     def _refilled(self, connection: Connection, lineage: str) -> None:
         # What was done is not known any more: none runs until somebody has looked.
         self._need_effects(connection)
-        self._put_policy(connection, lineage, BLOCK)
+        self._put_rule(connection, lineage, BLOCK)
 
     def _take_answers(self, connection: Connection, answers: Sequence[EffectRow]) -> None:
         if answers:
@@ -189,7 +189,7 @@ class EffectTable(Filling):
             if known is not None:
                 return known
             self._put_effect(connection, row)
-            self._stays_asked(connection, row.lineage, row.checkpoint)
+            self._never_below(connection, row.lineage, row.checkpoint)
         return row
 
     @verb
@@ -197,9 +197,10 @@ class EffectTable(Filling):
         """Questions that were asked up to a checkpoint can be seen by people: nobody goes back below it."""
         with self._writing() as connection:
             self._leases.fence(connection, lease)
-            self._stays_asked(connection, lineage, checkpoint)
+            self._never_below(connection, lineage, checkpoint)
 
-    def _stays_asked(self, connection: Connection, lineage: str, checkpoint: int) -> None:
+    def _never_below(self, connection: Connection, lineage: str, checkpoint: int) -> None:
+        """Raises the horizon: something has left that only cuts from that one on hold."""
         found = connection.execute("SELECT * FROM lineages WHERE lineage = ?", (lineage,)).fetchone()
         origin = lineage_of(found, self.seals).origin
         # What the fork's origin holds is in every cut of the fork.
@@ -270,12 +271,12 @@ class EffectTable(Filling):
         if not self._has_effects(connection):
             return None
         found = connection.execute(
-            "SELECT * FROM effects WHERE lineage = ? AND key = ?", (lineage, _POLICY)
+            "SELECT * FROM effects WHERE lineage = ? AND key = ?", (lineage, _RULE)
         ).fetchone()
         if found is None:
             return None
         *columns, found_seal = found
-        what = f"the effects' policy of lineage {lineage}"
+        what = f"what is to become of the effects of lineage {lineage}"
         self.seals.check(found_seal, what, "effects", *columns, lineage=lineage)
         said: Rule = decode(columns[3])["policy"]
         return said
@@ -286,10 +287,10 @@ class EffectTable(Filling):
         with self._writing() as connection:
             self._leases.fence(connection, lease)
             self._need_effects(connection)
-            self._put_policy(connection, lineage, rule)
+            self._put_rule(connection, lineage, rule)
 
-    def _put_policy(self, connection: Connection, lineage: str, rule: Rule) -> None:
-        values = (lineage, _POLICY, 0, canonical({"policy": rule}))
+    def _put_rule(self, connection: Connection, lineage: str, rule: Rule) -> None:
+        values = (lineage, _RULE, 0, canonical({"policy": rule}))
         connection.execute(PUT_EFFECT, (*values, self.seals.seal("effects", *values)))
 
     @verb

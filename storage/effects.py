@@ -19,9 +19,10 @@ from typing import Any, Literal, NamedTuple
 __all__ = (
     "BLOCK",
     "LIVE",
+    "NOBODY",
     "ORIGIN",
     "PERSON",
-    "POLICIES",
+    "RULES",
     "RECORDED",
     "Rule",
     "State",
@@ -42,9 +43,11 @@ Rule = Literal["live", "block", "recorded"]
 LIVE: Rule = "live"
 BLOCK: Rule = "block"
 RECORDED: Rule = "recorded"
-POLICIES: tuple[Rule, ...] = (LIVE, BLOCK, RECORDED)
+RULES: tuple[Rule, ...] = (LIVE, BLOCK, RECORDED)
 # By whom an outcome is that was taken over from there.
 ORIGIN = "origin"
+# The executor of what no process carries out.
+NOBODY: Mapping[str, Any] = {"pid": 0, "started": 0.0, "machine": ""}
 # The function of what is asked of a person: nothing is called, and there is a row when it has an outcome.
 PERSON = "@person"
 

@@ -13,7 +13,7 @@ from typing import Any
 from .catalog import Lease
 from .codec import canonical, decode
 from .effect_table import PUT_EFFECT, EffectTable
-from .rows import Connection, lineage_of
+from .rows import Connection
 from .sinks import Origin
 from .verbs import verb
 
@@ -34,11 +34,7 @@ class OutputTable(EffectTable):
         """What that committed cut holds is about to leave: raises the horizon to it."""
         with self._writing() as connection:
             self._leases.fence(connection, lease)
-            found = connection.execute("SELECT * FROM lineages WHERE lineage = ?", (lineage,)).fetchone()
-            line = lineage_of(found, self.seals)
-            if line.origin is None or checkpoint > line.origin[1]:
-                # What the fork's origin holds is in every cut of the fork.
-                self._put_horizon(connection, lineage, checkpoint)
+            self._never_below(connection, lineage, checkpoint)
 
     @verb
     def published(self, lease: Lease, numbers: Mapping[tuple[str, Origin], int]) -> None:

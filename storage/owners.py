@@ -19,12 +19,23 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-__all__ = ("EDITING", "FORKING", "IMPORTING", "NOBODY", "Owner", "host_name", "is_dead", "process_start")
+__all__ = (
+    "EDITING",
+    "FORKING",
+    "IMPORTING",
+    "MAKING",
+    "NOBODY",
+    "Owner",
+    "host_name",
+    "is_dead",
+    "process_start",
+)
 
 # What an owner does that writes folders of no lineage: nobody may collect under its lease.
 IMPORTING = "cutline import"
 EDITING = "cutline edit"
 FORKING = "cutline fork"
+MAKING = (IMPORTING, EDITING, FORKING)
 _SLACK = 1.0
 
 

@@ -19,7 +19,7 @@ from cutline.errors import CheckpointNotFound, Corrupt, StorageError, StoreInUse
 from .blobs import encode_name, record_key
 from .catalog import CheckpointRow, Lease
 from .collect import Plan, Swept, plan
-from .owners import EDITING, FORKING, IMPORTING, Owner, is_dead
+from .owners import MAKING, Owner, is_dead
 from .retention import Policy
 from .store import Store
 
@@ -43,7 +43,7 @@ def lease_beside(
     """
     held = store.catalog.held_lease(system)
     if held is not None and not dead(held.owner):
-        if held.owner.what in (IMPORTING, EDITING, FORKING):
+        if held.owner.what in MAKING:
             raise StoreInUse(
                 f"{held.owner} is writing a cut into system {system!r} of {store.url}: wait until that has "
                 "ended. Nothing was changed",

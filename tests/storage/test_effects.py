@@ -11,7 +11,7 @@ from cutline.barrier import Member
 from cutline.coordinator.effect_rows import KEY_SECONDS, forgotten, open_attempt, resolved
 from cutline.errors import BelowHorizon, CheckpointNotFound, Corrupt, Fenced, Misuse
 from cutline.storage import MemoryBlobs, Store, memory_store
-from cutline.storage.effects import BLOCK, LIVE, POLICIES, Claim, EffectRow, Ending, judge, takes
+from cutline.storage.effects import BLOCK, LIVE, RULES, Claim, EffectRow, Ending, judge, takes
 from tests.storage.cast import SYSTEM, Scene, owner
 
 EXECUTOR = {"pid": 7, "started": 1.0, "machine": "here"}
@@ -180,7 +180,7 @@ def test_a_fork_is_blocked_until_somebody_says_otherwise(scene: Scene) -> None:
     assert catalog.effects_rule(scene.lineage) == LIVE
     fork = catalog.create_lineage(scene.lease, (scene.lineage, 1))
     assert catalog.effects_rule(fork) == BLOCK and catalog.said_of_effects(fork) is None
-    for rule in POLICIES:
+    for rule in RULES:
         catalog.rule_effects(scene.lease, fork, rule)
         assert catalog.effects_rule(fork) == catalog.said_of_effects(fork) == rule
     assert catalog.effects(fork) == []

@@ -26,6 +26,7 @@ from .client import connected
 from .demo import FOLDER as DEMO_FOLDER
 from .demo import DemoOptions, run_demo
 from .simulate import run_simulation
+from .sinks import publish_the_rest
 from .team_demo import TOPICS, TeamOptions, run_team
 from .trials import Trials, run_trials
 from .trials_report import print_trials, shown_bytes, shown_seconds
@@ -59,7 +60,7 @@ def stop(storage: Folder = FOLDER, name: Name = "default") -> None:
             # Calls that are under way are let come to their end.
             client.request("rest_effects", seconds=15.0)
             client.request("checkpoint")
-            client.request("rest_output", seconds=15.0)
+            publish_the_rest(client.request, print, 30.0)
         except CutlineError as error:
             errors.print(f"no last checkpoint: {error}", markup=False, highlight=False)
         number = client.request("stop")["checkpoint"]

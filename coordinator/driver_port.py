@@ -270,8 +270,9 @@ class DriverPort:
         runner, size = self.runner, input_size(arguments)
         began = runner.generation
         if not runner.room.enter(size, patience, lambda: runner.fault is not None, waits=waits):
+            why = ", participants have not taken what was sent to them" if runner.room.is_shut else ""
             raise InputRefused(
-                f"{target}.{method}: {runner.room.inputs} inputs ({runner.room.bytes} bytes) wait, and"
+                f"{target}.{method}: {runner.room.inputs} inputs ({runner.room.bytes} bytes) wait{why}, and"
                 f" {patience:g} s brought no room for another one: it was not taken; call again later, or"
                 " with a longer wait=",
                 participant=target,

@@ -67,7 +67,14 @@ def _doc(name: str, sink: Any) -> dict[str, Any]:
 
 
 def publish_the_rest(request: Callable[..., Any], say: Callable[[str], None], patience: float) -> None:
-    """Waits, at an end, until what the last checkpoint holds is published; says what is not."""
-    left = request("rest_output", timeout=patience, seconds=patience / 2)["left"]
+    """Waits, at an end, until what the last checkpoint holds is published; says what is not. ``patience``:
+    seconds for the reply; half of them for what can be published.
+    """
+    try:
+        left = request("rest_output", timeout=patience, seconds=patience / 2)["left"]
+    except (CutlineError, TimeoutError) as error:
+        # The checkpoint is there, and what it holds is not lost.
+        say(f"whether all that was emitted is published is not known ({error}); the next start goes on")
+        return
     for sink, why in left.items():
         say(f"not all of {sink} is published ({why or 'not yet'}); the next start goes on with it")

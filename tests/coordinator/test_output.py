@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from cutline.coordinator import cli
 from cutline.coordinator import outlet as pauses
 from cutline.coordinator import output as module
 from cutline.coordinator.effects import Effects
 from cutline.coordinator.outlet import opened_sinks
 from cutline.coordinator.telling import lines_about
-from cutline.errors import StorageError
+from cutline.errors import StorageError, SystemHalted
 from cutline.storage import Store
 from cutline.storage.effects import BLOCK, LIVE
 from cutline.storage.sinks import FileSink, Origin
+from tests.coordinator.test_cli_store import run
 from tests.system.living import until
 
 from .city import City
@@ -396,3 +399,40 @@ def test_what_people_are_told() -> None:
     ):
         (line,) = lines_about(doc)
         assert said in line
+
+
+class Answering:
+    """A connected client whose system has published all but what a full disk has not taken."""
+
+    def __init__(self, rest: Any) -> None:
+        self.rest = rest
+        self.asked: list[str] = []
+
+    def request(self, what: str, timeout: float = 120.0, **fields: Any) -> Any:
+        self.asked.append(what)
+        if what != "rest_output":
+            return {"checkpoint": 7}
+        assert fields["seconds"] < timeout
+        if isinstance(self.rest, Exception):
+            raise self.rest
+        return {"left": self.rest}
+
+
+@pytest.mark.parametrize(
+    ("rest", "said"),
+    [
+        ({}, ""),
+        ({"lines": "the disk is full"}, "not all of lines is published (the disk is full); the next start"),
+        ({"lines": ""}, "not all of lines is published (not yet)"),
+        (TimeoutError("no reply"), "is published is not known (no reply)"),
+        (SystemHalted("it halted"), "is published is not known (it halted)"),
+    ],
+    ids=["all", "trouble", "late", "no reply", "halted"],
+)
+def test_stop_says_what_is_not_published(rest: Any, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    client = Answering(rest)
+    monkeypatch.setattr(cli, "connected", lambda *_place: nullcontext(client))
+    told = run("stop")
+    assert client.asked == ["rest_effects", "checkpoint", "rest_output", "stop"]
+    assert said in told and told.endswith("stopped at checkpoint 7\n")
+    assert ("published" in told) is bool(rest)

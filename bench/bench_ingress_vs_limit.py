@@ -65,7 +65,7 @@ class _Clients:
         """Submissions a second."""
         add = self.counter.add.options(durable=durable, acked=True)
 
-        def client(number: int) -> None:
+        def client(_number: int) -> None:
             for _ in range(self.each):
                 add.tell("some text of a message that somebody sends")
 

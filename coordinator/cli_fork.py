@@ -1,5 +1,4 @@
-"""The verbs about lineages: ``cutline fork`` makes a system beside another one, ``cutline tree`` shows
-all."""
+"""``cutline fork``: a system of its own that begins at a checkpoint of another one."""
 
 from __future__ import annotations
 
@@ -35,8 +34,8 @@ def fork(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Make a system of its own of a checkpoint (an id, a label, or "newest"); the origin goes on
-    untouched."""  # As `python -m` does: the user's modules are where the command is given.
+    """Make a system of its own of a checkpoint (id, label, or "newest"); the origin goes on untouched."""
+    # As `python -m` does: the user's modules are where the command is given.
     sys.path.insert(0, os.getcwd())
     edit = None if function is None else named_function(function)
     made = make(point, storage, name=name, to=to, effects=effects, inputs=inputs, edit=edit, label=label)

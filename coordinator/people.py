@@ -286,8 +286,7 @@ def _has_outcome(question: str, row: EffectRow) -> Exception:
 def _late(question: str, due: float | None) -> AnswerTooLate:
     return AnswerTooLate(
         f"{question} could be answered until its deadline, which has passed; who waited for it has heard "
-        f"that, "
-        "or will when the system runs",
+        "that, or will when the system runs",
         question=question,
         deadline=due,
     )

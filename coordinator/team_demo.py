@@ -22,7 +22,7 @@ from rich.table import Table
 from .team_judge import Check, figures, judge
 from .team_play import Play, Seen, play
 
-__all__ = ("TeamOptions", "run_team")
+__all__ = ("TOPICS", "TeamOptions", "run_team")
 
 TOPICS = ("checkpoint", "participant", "coordinator", "message", "lineage", "effect", "image", "driver")
 # Seconds that each of the two runs may take.

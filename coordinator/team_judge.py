@@ -90,5 +90,9 @@ def judge(seen: Seen, deaths: int, alone: Seen) -> list[Check]:
         Check("times the approval was asked", found["questions"], 1),
         Check("answers taken", found["answers taken"], 1),
         Check("second answers refused", len(seen.answers) - found["answers taken"] > 0, True),
-        Check("final report as of the undisturbed run", seen.report == alone.report != None, True),  # noqa: E711
+        Check(
+            "final report as of the undisturbed run",
+            seen.report is not None and seen.report == alone.report,
+            True,
+        ),
     ]

@@ -218,10 +218,8 @@ def test_all_who_speak_of_one_attempt_are_answered(city: City, monkeypatch: pyte
     assert [city.lines[who].last("effect_confirmed")["final"] for who in "ab"] == [1, 1]
 
 
-def test_a_row_that_cannot_be_read_halts_and_what_others_have_done_is_recorded(
-    city: City, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    claim(city, "b", key="r:other")
+def damage(city: City, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The rows under one of the keys cannot be read any more."""
     whole = city.c.catalog.journal
 
     def damaged(lease: Any, lineage: str, endings: Any, claims: Any, *rest: Any) -> Any:
@@ -230,6 +228,13 @@ def test_a_row_that_cannot_be_read_halts_and_what_others_have_done_is_recorded(
         return whole(lease, lineage, endings, claims, *rest)
 
     monkeypatch.setattr(city.c.catalog, "journal", damaged)
+
+
+def test_a_row_that_cannot_be_read_halts_and_what_others_have_done_is_recorded(
+    city: City, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    claim(city, "b", key="r:other")
+    damage(city, monkeypatch)
     claim(city)
     halt = city.lines["a"].last("halt")
     assert isinstance(unpack_error(halt["error"], participant="test", live={}), Corrupt) and silence(city)
@@ -372,14 +377,7 @@ def test_outcomes_under_other_keys_are_recorded_beside_a_damaged_row(
 ) -> None:
     for key in ("r:k", "r:other", "r:third"):
         claim(city, key=key)
-    whole = city.c.catalog.journal
-
-    def damaged(lease: Any, lineage: str, endings: Any, claims: Any, *rest: Any) -> Any:
-        if any(each.key == "r:k" for each in (*endings, *claims)):
-            raise Corrupt("effect r:k is damaged")
-        return whole(lease, lineage, endings, claims, *rest)
-
-    monkeypatch.setattr(city.c.catalog, "journal", damaged)
+    damage(city, monkeypatch)
     # All that came in one round.
     for key in ("r:k", "r:other", "r:third"):
         seat = city.c.roster.seats["a"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable
 from typing import Any
 
@@ -21,6 +22,7 @@ __all__ = (
     "WAYS",
     "Images",
     "Packs",
+    "Taking",
     "Way",
     "graph_of",
     "needs_kernel",
@@ -100,6 +102,61 @@ class Packs(Images):
             restored=restored,
             unread=image.unread,
         )
+
+
+class Taking:
+    """Captures of one state in a row, which overlap: each is committed or aborted later. One that commits is
+    written then, and restored from in both ways.
+
+    No ABC: what is driven by hypothesis has a metaclass of its own.
+    """
+
+    agent: Any
+    capturer: Capturer
+
+    def __init__(self) -> None:
+        self.log: list[str] = []
+        self.images = Packs()
+        self.pictures: dict[int, Any] = {}
+        self.taken: dict[int, tuple[Captured, int | None]] = {}
+        self.number = 0
+        self.base: int | None = None
+        self.undecided: list[int] = []
+
+    @abstractmethod
+    def picture_now(self) -> Any:
+        """What a restore of a capture that is made now must have."""
+
+    @abstractmethod
+    def same(self, got: Any, number: int) -> None:
+        """Raises unless what was restored from a capture is what `picture_now` was then."""
+
+    def committed(self) -> None:
+        """`base` is another one."""
+
+    def capture(self, full: bool = False) -> None:
+        self.number += 1
+        against = None if full else self.base
+        self.log.append(f"capture {self.number} against {against}")
+        captured = self.capturer.capture(self.agent, number=self.number, against=against)
+        self.taken[self.number] = captured, against
+        self.pictures[self.number] = self.picture_now()
+        self.undecided.append(self.number)
+
+    def decide(self, which: int, commit: bool) -> None:
+        number = self.undecided.pop(which % len(self.undecided))
+        self.log.append(f"{'commit' if commit else 'abort'} {number}")
+        captured, against = self.taken.pop(number)
+        if not commit:
+            self.capturer.aborted(number)
+            return
+        self.images.put(captured, against)
+        for later in (False, True):
+            self.same(self.images.restore(number, later=later), number)
+        if self.base is None or number > self.base:
+            self.base = number
+            self.capturer.committed(number)
+            self.committed()
 
 
 def graph_of(root: object) -> list[Any]:

@@ -21,8 +21,8 @@ from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 
 from cutline import Log, Map
 from cutline.errors import CannotCapture
-from cutline.participant.capture import Captured, Capturer
-from tests.participant.images import Packs
+from cutline.participant.capture import Capturer
+from tests.participant.images import Taking
 
 __all__ = ("MapsInARow", "Open", "drive", "picture")
 
@@ -98,18 +98,12 @@ def picture(root: object) -> list[Any]:
     return rows
 
 
-class Run:
+class Run(Taking):
     """See the module's head; `step` does something that a random source chooses."""
 
     def __init__(self) -> None:
-        self.log: list[str] = []
-        self.images = Packs()
-        self.pictures: dict[int, Any] = {}
-        self.taken: dict[int, tuple[Captured, int | None]] = {}
-        self.number = 0
-        self.base: int | None = None
-        self.undecided: list[int] = []
-        self.agent: Any = Open(first=Map(), second=Map(), shared=[1], things=list(_THINGS), history=Log())
+        Taking.__init__(self)
+        self.agent = Open(first=Map(), second=Map(), shared=[1], things=list(_THINGS), history=Log())
         self.capturer = self.new_capturer()
         self.mirror()
 
@@ -235,14 +229,8 @@ class Run:
 
     # -- captures ------------------------------------------------------------------------------------
 
-    def capture(self, full: bool = False) -> None:
-        self.number += 1
-        against = None if full else self.base
-        self.log.append(f"capture {self.number} against {against}")
-        captured = self.capturer.capture(self.agent, number=self.number, against=against)
-        self.taken[self.number] = captured, against
-        self.pictures[self.number] = picture(self.agent)
-        self.undecided.append(self.number)
+    def picture_now(self) -> Any:
+        return picture(self.agent)
 
     def fail(self) -> None:
         """A capture that is refused, in the midst of everything."""
@@ -254,20 +242,6 @@ class Run:
         del self.agent.bad, self.agent.first["bad"]
         self.mirrors = []
         self.mirror()
-
-    def decide(self, which: int, commit: bool) -> None:
-        number = self.undecided.pop(which % len(self.undecided))
-        self.log.append(f"{'commit' if commit else 'abort'} {number}")
-        captured, against = self.taken.pop(number)
-        if not commit:
-            self.capturer.aborted(number)
-            return
-        self.images.put(captured, against)
-        self.same(self.images.restore(number), number)
-        self.same(self.images.restore(number, later=True), number)
-        if self.base is None or number > self.base:
-            self.base = number
-            self.capturer.committed(number)
 
     def start_again(self, known: bool, later: bool) -> None:
         assert self.base is not None

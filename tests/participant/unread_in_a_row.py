@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 
 from cutline import Map
-from cutline.participant.capture import Captured, Capturer
+from cutline.participant.capture import Capturer
 from cutline.participant.unread import Unread
-from tests.participant.images import Packs
+from tests.participant.images import Taking
 from tests.participant.maps_in_a_row import Open
 
 __all__ = ("ReadingInARow", "drive")
@@ -29,19 +29,13 @@ STRANGE: list[Any] = [1.0, (1, 2), "\ud800", 1 << 64, frozenset()]
 VALUES: list[Any] = [None, 1, 2.5, "text", b"b", (1, ("a", None)), True, 1j, 1 << 70]
 
 
-class Reading:
+class Reading(Taking):
     """See the module's head."""
 
     def __init__(self) -> None:
-        self.log: list[str] = []
-        self.images = Packs()
-        self.pictures: dict[int, list[tuple[Any, Any]]] = {}
-        self.taken: dict[int, tuple[Captured, int | None]] = {}
-        self.number = 0
-        self.base: int | None = None
-        self.undecided: list[int] = []
+        Taking.__init__(self)
         self.shadow: dict[Any, Any] = {f"k{number}": number for number in range(30)}
-        self.agent: Any = Open(seen=Map(self.shadow), shared=[1])
+        self.agent = Open(seen=Map(self.shadow), shared=[1])
         self.capturer = Capturer("p")
         # How often an operation met entries that were unread, and left them so.
         self.met = 0
@@ -74,37 +68,19 @@ class Reading:
         self.agent.shared.append(len(self.agent.shared))
 
     def capture(self, full: bool = False) -> None:
-        self.number += 1
-        against = None if full else self.base
         was = self.is_unread
-        self.log.append(f"capture {self.number} against {against}")
-        captured = self.capturer.capture(self.agent, number=self.number, against=against)
+        super().capture(full)
         # What is unread goes on as it is.
         assert self.is_unread == was, self.log
-        self.taken[self.number] = captured, against
-        self.pictures[self.number] = self.picture(self.shadow)
-        self.undecided.append(self.number)
+
+    def picture_now(self) -> list[tuple[Any, Any]]:
+        return self.picture(self.shadow)
 
     @staticmethod
     def picture(seen: Any) -> list[tuple[Any, Any]]:
         return [(key, list(value) if type(value) is list else value) for key, value in seen.items()]
 
-    def decide(self, which: int, commit: bool) -> None:
-        number = self.undecided.pop(which % len(self.undecided))
-        self.log.append(f"{'commit' if commit else 'abort'} {number}")
-        captured, against = self.taken.pop(number)
-        if not commit:
-            self.capturer.aborted(number)
-            return
-        self.images.put(captured, against)
-        for later in (False, True):
-            self.same(self.images.restore(number, later=later), number)
-        if self.base is None or number > self.base:
-            self.base = number
-            self.capturer.committed(number)
-            self.collect()
-
-    def collect(self) -> None:
+    def committed(self) -> None:
         """Removes what neither the newest cut nor one that may be built on it needs."""
         assert self.base is not None
         living = {*self.images.refs[self.base].chain}

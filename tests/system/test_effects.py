@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,15 +25,6 @@ from tests.system.outside import Payer
 
 def started(folder: Path, **options: Any) -> cutline.System:
     return cutline.start(folder / "store", interval=None, quiet=True, **options)
-
-
-@pytest.fixture
-def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """The file that everything outside is written to."""
-    path = tmp_path / "world"
-    path.touch()
-    monkeypatch.setenv(outside.WORLD, str(path))
-    yield path
 
 
 def rows(folder: Path) -> list[dict[str, Any]]:

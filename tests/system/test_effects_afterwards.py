@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,15 +19,6 @@ from tests.system.outside import Payer
 
 def started(store: Path, **options: Any) -> cutline.System:
     return cutline.start(store, interval=None, quiet=True, **options)
-
-
-@pytest.fixture
-def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """The file that everything outside is written to."""
-    path = tmp_path / "world"
-    path.touch()
-    monkeypatch.setenv(outside.WORLD, str(path))
-    yield path
 
 
 def paid(world: Path) -> list[str]:

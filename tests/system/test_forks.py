@@ -6,7 +6,6 @@ import json
 import random
 import shutil
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -41,15 +40,6 @@ NAME = "estate"
 
 def started(folder: Path, name: str, **options: Any) -> cutline.System:
     return cutline.start(folder / "store", name=name, interval=None, quiet=True, **options)
-
-
-@pytest.fixture
-def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """The file that everything outside is written to."""
-    path = tmp_path / "world"
-    path.touch()
-    monkeypatch.setenv(outside.WORLD, str(path))
-    yield path
 
 
 def rows(folder: Path, name: str) -> list[dict[str, Any]]:

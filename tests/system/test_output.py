@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -77,14 +76,6 @@ def started(folder: Path, interval: float | None = None, **options: Any) -> cutl
 def lines(folder: Path) -> list[str]:
     path = folder / "lines"
     return path.read_text().splitlines() if path.exists() else []
-
-
-@pytest.fixture
-def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    path = tmp_path / "world"
-    path.touch()
-    monkeypatch.setenv(outside.WORLD, str(path))
-    yield path
 
 
 def notices(system: cutline.System, what: str) -> list[dict[str, Any]]:

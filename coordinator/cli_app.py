@@ -12,7 +12,7 @@ from rich.console import Console
 from cutline.errors import CutlineError, NotAStore
 from cutline.storage import Store, locate, open_store
 
-__all__ = ("FOLDER", "AsJson", "Folder", "Name", "app", "console", "errors", "opened", "plainly")
+__all__ = ("FOLDER", "AsJson", "Folder", "Name", "Point", "app", "console", "errors", "opened", "plainly")
 
 app = typer.Typer(
     add_completion=False,
@@ -22,6 +22,7 @@ app = typer.Typer(
 Folder = Annotated[str, typer.Option("--storage", "-s", help="The storage folder, or its URL.")]
 Name = Annotated[str, typer.Option("--name", "-n", help="The system's name.")]
 AsJson = Annotated[bool, typer.Option("--json", help="One JSON document.")]
+Point = Annotated[str, typer.Argument(help='A checkpoint: an id, a label, or "newest".')]
 FOLDER = "./checkpoints"
 console = Console()
 errors = Console(stderr=True)

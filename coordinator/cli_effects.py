@@ -14,7 +14,7 @@ from cutline.errors import Misuse, NotRunning
 from cutline.storage import CheckpointRow, Owner, Store
 from cutline.storage.effects import BLOCK, LIVE, PERSON
 
-from .cli_app import FOLDER, AsJson, Folder, Name, app, console, opened, plainly
+from .cli_app import FOLDER, AsJson, Folder, Name, Point, app, console, opened, plainly
 from .client import connected
 from .effect_rows import requests_of, resolved, row_doc
 
@@ -27,7 +27,7 @@ _LEASE = 30.0
 @app.command()
 @plainly
 def effects(
-    point: Annotated[str, typer.Argument(help='A checkpoint: an id, a label, or "newest".')] = "newest",
+    point: Point = "newest",
     storage: Folder = FOLDER,
     name: Name = "default",
     resolve: Annotated[

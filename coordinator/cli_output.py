@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated, Any
+from typing import Any
 
 import msgpack
-import typer
 from rich.table import Table
 
 from cutline.errors import NotRunning
@@ -15,7 +14,7 @@ from cutline.storage import CheckpointRow, Store
 from cutline.storage.image import read_sections
 from cutline.storage.sinks import Origin
 
-from .cli_app import FOLDER, AsJson, Folder, Name, app, console, opened, plainly
+from .cli_app import FOLDER, AsJson, Folder, Name, Point, app, console, opened, plainly
 from .client import connected
 
 __all__ = ("output", "unpublished")
@@ -24,7 +23,7 @@ __all__ = ("output", "unpublished")
 @app.command()
 @plainly
 def output(
-    point: Annotated[str, typer.Argument(help='A checkpoint: an id, a label, or "newest".')] = "newest",
+    point: Point = "newest",
     storage: Folder = FOLDER,
     name: Name = "default",
     as_json: AsJson = False,

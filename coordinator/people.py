@@ -155,8 +155,8 @@ def _place(store: Store, system: str, point: str | None) -> tuple[CheckpointRow 
     if lineage is None:
         names = ", ".join(store.catalog.systems()) or "none"
         raise CheckpointNotFound(
-            f"there is no system {system!r} in {store.url}; there are: {names} (choose with --name, or "
-            f"name=)",
+            f"there is no system {system!r} in {store.url}; there are: {names} (choose with "
+            "--name, or name=)",
             system=system,
         )
     return _current(store, system, lineage), lineage
@@ -241,8 +241,8 @@ def _need_unclaimed(store: Store, system: str, lineage: str, question: str) -> N
     export = claimed_by(store, lineage)
     if export is not None:
         raise StoreInUse(
-            f"system {system!r} goes on in a copy that has claimed it (export {export}): answer {question} "
-            f"there",
+            f"system {system!r} goes on in a copy that has claimed it (export {export}): answer "
+            f"{question} there",
             system=system,
             lineage=lineage,
             export=export,
@@ -308,8 +308,8 @@ def _unknown(store: Store, system: str, lineage: str, question: str, known: list
         why = "another one is open under that number"
     there = ", ".join(now or known) or "none"
     return QuestionUnknown(
-        f"no question {question!r} of system {system!r} is open in lineage {lineage}: {why}. Open are: "
-        f"{there}",
+        f"no question {question!r} of system {system!r} is open in lineage {lineage}: {why}. Open "
+        f"are: {there}",
         question=question,
         system=system,
         lineage=lineage,

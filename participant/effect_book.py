@@ -31,7 +31,6 @@ RECONCILE_SECONDS = 300.0
 ASK_AGAIN = 1.0
 
 Phase = Literal["asked", "due", "claiming", "watching", "running", "judging", "recording", "halting"]
-BUSY = ("claiming", "running", "judging", "recording")
 
 
 class Act(NamedTuple):

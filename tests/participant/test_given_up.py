@@ -15,8 +15,8 @@ from cutline.errors import Misuse
 from cutline.participant.clock import Clock
 from cutline.participant.desk_image import desk_to_doc, load_desk, rerun
 from cutline.participant.person import asked_of
-from tests.participant.desks import Bench
-from tests.participant.test_people import Asker, answered, bound
+from tests.participant.desks import Bench, bound
+from tests.participant.test_people import Asker, answered
 
 
 class Waiting(Asker):

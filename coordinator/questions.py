@@ -21,7 +21,7 @@ from cutline.participant.messages import pack_error
 from cutline.participant.person import asked_of
 from cutline.storage.catalog import Catalog, CheckpointRow, Place
 from cutline.storage.collect import MADE_WHOLE
-from cutline.storage.effects import NOBODY, RECORDED, EffectRow, State, Verdict
+from cutline.storage.effects import NO_PROCESS, RECORDED, EffectRow, State, Verdict
 
 from .roster import Seat
 
@@ -59,7 +59,7 @@ def outcome_row(
         since,
         since,
         "",
-        NOBODY,
+        NO_PROCESS,
         0,
         0,
         float(now),

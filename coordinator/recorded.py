@@ -17,7 +17,7 @@ import msgpack
 from cutline.errors import EffectsBlocked
 from cutline.participant.effect_request import EffectRequest
 from cutline.participant.messages import pack_error
-from cutline.storage.effects import NOBODY, ORIGIN, Claim, EffectRow, final_of
+from cutline.storage.effects import NO_PROCESS, ORIGIN, Claim, EffectRow, final_of
 from cutline.storage.finding import ancestry
 from cutline.storage.fork_apart import recorded
 
@@ -117,7 +117,7 @@ class Recorded:
                 request.since,
                 request.since,
                 "",
-                NOBODY,
+                NO_PROCESS,
                 self.c.epoch,
             )
             row = match(claim, self._known(), own, point)

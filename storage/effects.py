@@ -19,7 +19,7 @@ from typing import Any, Literal, NamedTuple
 __all__ = (
     "BLOCK",
     "LIVE",
-    "NOBODY",
+    "NO_PROCESS",
     "ORIGIN",
     "PERSON",
     "RULES",
@@ -47,7 +47,7 @@ RULES: tuple[Rule, ...] = (LIVE, BLOCK, RECORDED)
 # By whom an outcome is that was taken over from there.
 ORIGIN = "origin"
 # The executor of what no process carries out.
-NOBODY: Mapping[str, Any] = {"pid": 0, "started": 0.0, "machine": ""}
+NO_PROCESS: Mapping[str, Any] = {"pid": 0, "started": 0.0, "machine": ""}
 # The function of what is asked of a person: nothing is called, and there is a row when it has an outcome.
 PERSON = "@person"
 

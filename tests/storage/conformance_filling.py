@@ -14,7 +14,7 @@ import pytest
 from cutline.errors import CheckpointNotFound, Corrupt, Fenced, Misuse
 from cutline.storage import Catalog, CheckpointRow, Lease, LineageRow
 from cutline.storage.blobs import NAME_BYTES, pack_key
-from cutline.storage.effects import NOBODY, PERSON, EffectRow
+from cutline.storage.effects import NO_PROCESS, PERSON, EffectRow
 from cutline.storage.tables import TableCatalog
 from tests.storage.cast import owner
 
@@ -30,7 +30,7 @@ def adoptable(catalog: Catalog, line: str, checkpoint: int) -> tuple[LineageRow,
 def outcome(line: str, key: str, since: int, by: str) -> EffectRow:
     """What a person has said."""
     return EffectRow(
-        line, key, 1, "ann", 1, 3, PERSON, b"d", False, since, since, "", NOBODY, 0, 0, 5.0, None, "done",
+        line, key, 1, "ann", 1, 3, PERSON, b"d", False, since, since, "", NO_PROCESS, 0, 0, 5.0, None, "done",
         b"\x91\xc3", None, by, 5.0,
     )  # fmt: skip
 

@@ -20,7 +20,7 @@ from cutline.participant.processes import process_alive, process_started
 from cutline.participant.scratch import hold, let_go
 from cutline.participant.transport_grpc import GrpcTransport
 from cutline.storage import Lease, Owner, Store, locate
-from cutline.storage.catalog import Catalog
+from cutline.storage.catalog import Catalog, Place
 from cutline.storage.collect import MADE_WHOLE
 from cutline.storage.effects import RECORDED, Rule
 from cutline.storage.importing import claimed_by
@@ -130,7 +130,7 @@ def begin(
         )
         coordinator.attach(transport, launcher)
         coordinator.swept = partial(_swept, coordinator, InputRetention(coordinator), home)
-        coordinator.parting.spec = {**spec, "take_over": True}
+        coordinator.parting.spec = {**spec, "take_over": True, "lineage": lineage}
         address = transport.start()
         write_endpoint(home, settings.system, Endpoint(address, token, os.getpid()), key_of(spec))
         if mode == "take_over":
@@ -209,32 +209,49 @@ def lineage_to_run(store: Store, lease: Lease, system: str, spec: dict[str, Any]
     catalog, rule = store.catalog, spec.get("effects")
     head = catalog.head_lineage(system)
     if spec["take_over"]:
-        if head is None:
-            raise CutlineError(f"system {system!r} has no lineage to take over")
-        return head, "take_over"
+        return _taken_over(catalog, system, spec["lineage"], head), "take_over"
     if spec["restore"]:
         row = catalog.find(system, spec["restore"])
         for fault in faults_of(store.blobs, row, deep=False):
             # Another one than was named is not what was asked for.
             raise fault
-        return _ruled(catalog, lease, catalog.create_lineage(lease, row.place), rule), "resume"
+        return _made_here(catalog, lease, row.place, rule), "resume"
     if head is None or spec["fresh"]:
-        return _ruled(catalog, lease, catalog.create_lineage(lease, None), rule), "begin"
+        return _made_here(catalog, lease, None, rule), "begin"
+    _refuse_claimed(store, system, head)
     if head.startswith(MADE_WHOLE):
         # A copy owns nothing: opening it is a fork.
         row = catalog.find(system, "newest", head)
         for fault in faults_of(store.blobs, row, deep=False):
             raise fault
-        made = catalog.create_lineage(lease, row.place)
         # What was said of the copy, before anybody opened it, is said of what goes on from it.
-        return _ruled(catalog, lease, made, rule or catalog.said_of_effects(head)), "resume"
-    _refuse_claimed(store, system, head)
+        return _made_here(catalog, lease, row.place, rule or catalog.said_of_effects(head)), "resume"
     forked = any(row.lineage == head and row.origin is not None for row in catalog.lineages(system))
     if forked or catalog.checkpoints(system, lineage=head):
         # A fork without a cut of its own goes on from its origin's.
         return _ruled(catalog, lease, head, rule), "resume"
     # It crashed before cut 0: nothing was ever acknowledged.
-    return _ruled(catalog, lease, catalog.create_lineage(lease, None), rule), "begin"
+    return _made_here(catalog, lease, None, rule), "begin"
+
+
+def _taken_over(catalog: Catalog, system: str, lineage: str, head: str | None) -> str:
+    """The lineage of the coordinator that was lost. Raises StoreInUse if the system goes on elsewhere."""
+    newest = catalog.lineages(system)[-1:]
+    # The newest may be the one that was being opened.
+    if lineage != head and [lineage] != [line.lineage for line in newest]:
+        raise StoreInUse(
+            f"system {system!r} was taken to lineage {head} by another program, while this one's coordinator"
+            f" was gone: lineage {lineage} stays as it was, and restore=POINT goes on from it",
+            system=system,
+            lineage=lineage,
+        )
+    return lineage
+
+
+def _made_here(catalog: Catalog, lease: Lease, parent: Place | None, rule: Rule | None) -> str:
+    """A lineage that does not count until it has come up: what fails, or is killed, before that changes
+    nothing of where the next start goes on."""
+    return _ruled(catalog, lease, catalog.create_lineage(lease, parent, opening=True), rule)
 
 
 def _ruled(catalog: Catalog, lease: Lease, lineage: str, rule: Rule | None) -> str:

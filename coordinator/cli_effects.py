@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
+from collections.abc import Iterator
 from typing import Annotated, Any
 
 import typer
@@ -128,3 +129,23 @@ def _show(docs: list[dict[str, Any]]) -> None:
             doc["key"][:16],
         )
     console.print(table)
+    for text in _what_to_do(docs):
+        console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+
+def _what_to_do(docs: list[dict[str, Any]]) -> Iterator[str]:
+    """What waits for a person's word, and how that is given."""
+    blocked = [doc for doc in docs if doc["state"] == "blocked"]
+    if blocked:
+        yield (
+            f"{len(blocked)} of them wait for a word, because this lineage is a fork, or a copy, which owns"
+            " nothing of what its origin does to the world: look what was done there, then `cutline effects"
+            " --allow` lets them run"
+        )
+    unknown = [doc for doc in docs if doc["state"] == "claimed" and doc["pending"]]
+    for doc in unknown:
+        yield (
+            f"{doc['participant']}#{doc['number']} was begun, and nobody has said yet what became of it; if"
+            " its process is gone, look at the world and say it: `cutline effects --resolve"
+            f" {doc['participant']}#{doc['number']}` with --done JSON, --failed TEXT or --not-done"
+        )

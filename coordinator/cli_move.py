@@ -11,7 +11,13 @@ import typer
 
 from cutline.storage import open_store
 from cutline.storage.export import export_cut
-from cutline.storage.importing import check_authentic, claim_source, import_cut, open_export
+from cutline.storage.importing import (
+    check_authentic,
+    claim_source,
+    import_cut,
+    open_export,
+    place_of_claim,
+)
 
 from .cli_app import FOLDER, AsJson, Folder, Name, app, console, opened, plainly
 from .cli_store import place_of
@@ -80,7 +86,7 @@ def import_(
         if not trust:
             # Before the source is told of a claim.
             check_authentic(store, export)
-        answers = claim_source(origin, export) if origin is not None else []
+        answers = claim_source(origin, export, place_of_claim(store, export)) if origin is not None else []
         row = import_cut(store, export, name=name, claim=claim, trust=trust, answers=answers)
     if as_json:
         doc = {"checkpoint": place_of(row.place), "system": row.system, "claimed": claim, "told": told}
@@ -90,3 +96,10 @@ def import_(
     if claim and told is None:
         text = "the source was not told (--source STORE does): see to it that it does not go on"
         console.print(text, markup=False)
+    # A copy owns nothing: also where it goes on in place of its source, nobody knows what that has done.
+    text = (
+        f"effects of the copy wait for a word: `cutline effects --name {row.system}` shows which,"
+        " `cutline effects` at the source what has been done or begun of them there, and `cutline effects"
+        f" --name {row.system} --allow` lets them run here, under other keys"
+    )
+    console.print(text, markup=False, highlight=False, soft_wrap=True)

@@ -78,6 +78,10 @@ class Effects:
         self.quiet_until = 0.0
         self.quiet_at_most = 0.0
         self.questions = Questions(coordinator, self)
+        # By how much the wall clock is ahead of the steady one; where it was set ahead while this ran, how
+        # late it was just before, and by how much.
+        self.ahead = coordinator.wall() - coordinator.now()
+        self.jumps: list[tuple[float, float]] = []
 
     # -- what participants say -----------------------------------------------------------------
 
@@ -197,6 +201,7 @@ class Effects:
     def tick(self) -> None:
         """Writes what has come, and answers it."""
         now = self.c.now()
+        self._look_at_the_clock(now)
         if self.unknown and self.c.halted is None and self.c.flowing:
             error = unknown_error(sorted(self.unknown.values()))
             self.c.halt(f"{error}.", pack_error(error, participant="coordinator"))
@@ -369,7 +374,15 @@ class Effects:
                 # Whatever the deadline says: a stopped one would call when it is woken.
                 c.launcher.end(Seat(Member(row.participant, row.birth), "", pid=pid, started=started))
                 return False
-        return row.deadline is not None and c.wall() > row.deadline + MARGIN
+        # The process that calls measures its time by a steady clock.
+        late = sum(size for before, size in self.jumps if row.claimed_at <= before)
+        return row.deadline is not None and c.wall() > row.deadline + late + MARGIN
+
+    def _look_at_the_clock(self, now: float) -> None:
+        ahead = self.c.wall() - now
+        if ahead > self.ahead + MARGIN:
+            self.jumps.append((now + self.ahead, ahead - self.ahead))
+        self.ahead = ahead
 
     # -- rows that nobody needs any more -----------------------------------------------------------
 

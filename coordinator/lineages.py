@@ -20,17 +20,19 @@ def lineage_docs(store: Store, systems: Sequence[str]) -> dict[str, list[dict[st
 
     Of each: ``how`` it was made (beginning, restore, edit, fork, import; run: the opening of one of the last
     three), ``origin``, ``about`` (what is known of the making), epoch, what becomes of its effects,
-    checkpoints, and whether the system goes on there.
+    checkpoints, whether it has come up (a start may have failed), and whether the system goes on there.
     """
     found = {}
     for system in systems:
         rows = store.catalog.checkpoints(system, damage=[])
         lines = store.catalog.lineages(system)
+        head, closed = store.catalog.head_lineage(system), store.catalog.unopened(system)
         found[system] = [
             {
                 **_doc(line, [row for row in rows if row.lineage == line.lineage]),
                 "effects": store.catalog.effects_rule(line.lineage),
-                "goes_on": line is lines[-1],
+                "opened": line.lineage not in closed,
+                "goes_on": line.lineage == head,
             }
             for line in lines
         ]
@@ -93,6 +95,8 @@ def told(doc: Mapping[str, Any]) -> Iterator[str]:
         yield f"labelled {labels}"
     if doc["effects"] != "live":
         yield f"effects {doc['effects']}"
+    if not doc["opened"]:
+        yield "never came up"
     if doc["goes_on"]:
         yield "goes on"
 

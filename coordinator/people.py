@@ -151,7 +151,9 @@ def _place(store: Store, system: str, point: str | None) -> tuple[CheckpointRow 
     if point is not None:
         row = store.catalog.find(system, point)
         return row, row.lineage
-    lineage = store.catalog.head_lineage(system)
+    # One that is being opened for the first time has no question yet.
+    newest = [line.lineage for line in store.catalog.lineages(system)[-1:]]
+    lineage = store.catalog.head_lineage(system) or next(iter(newest), None)
     if lineage is None:
         names = ", ".join(store.catalog.systems()) or "none"
         raise CheckpointNotFound(
@@ -203,8 +205,7 @@ def _with_given_before(store: Store, system: str, lineage: str, made: list[_Open
     rest = [(each.me, each.request) for each in made if each.outcome is None]
     if not rest:
         return made
-    origin = next((line.origin for line in store.catalog.lineages(system) if line.lineage == lineage), None)
-    given = given_before(store.catalog, names_before(store.catalog, system, origin), rest)
+    given = given_before(store.catalog, names_before(store.catalog, system, lineage), rest)
     return [replace(each, outcome=each.outcome or given.get(each.request.key)) for each in made]
 
 
@@ -234,7 +235,20 @@ def answered(store: Store, system: str, question: str, value: Any, *, is_text: b
         raise _has_outcome(question, recorded)
     # Who claims it looks at the answers after that: what came later than his look is not taken along.
     _need_unclaimed(store, system, lineage, question)
+    _say_again(store, system, lineage, each, made)
     return _Open(lineage, each.me, each.request, each.since, made).shown()
+
+
+def _say_again(store: Store, system: str, lineage: str, each: _Open, made: EffectRow) -> None:
+    """A copy may have been opened while it was answered: who runs it takes that answer, unless somebody has
+    answered him first. Raises QuestionAnswered, AnswerTooLate."""
+    head = store.catalog.head_lineage(system)
+    if head is None or head == lineage or lineage not in names_before(store.catalog, system, head):
+        return
+    request = rekeyed(each.request, head, each.me)
+    recorded = store.catalog.settle(system, replace(made, lineage=head, key=request.key))
+    if recorded.by != made.by:
+        raise _has_outcome(each.id, recorded)
 
 
 def _need_unclaimed(store: Store, system: str, lineage: str, question: str) -> None:

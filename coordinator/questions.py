@@ -19,7 +19,7 @@ from cutline.errors import DeadlinePassed, StorageError
 from cutline.participant.effect_request import EffectRequest, rekeyed
 from cutline.participant.messages import pack_error
 from cutline.participant.person import asked_of
-from cutline.storage.catalog import Catalog, CheckpointRow, Place
+from cutline.storage.catalog import Catalog, CheckpointRow
 from cutline.storage.collect import MADE_WHOLE
 from cutline.storage.effects import NO_PROCESS, RECORDED, EffectRow, State, Verdict
 
@@ -82,12 +82,18 @@ def answered_as(row: CheckpointRow) -> list[str]:
     return [row.lineage, *claimed]
 
 
-def names_before(catalog: Catalog, system: str, origin: Place | None) -> list[str]:
-    """The lineages by whose keys a copy has answers, which a lineage of that origin has opened.
+def names_before(catalog: Catalog, system: str, lineage: str) -> list[str]:
+    """The lineages by whose keys a copy has answers, which that lineage has opened.
 
-    Answers were given to a copy before it was opened: nobody but who opens it can have been meant.
+    Answers were given to a copy before it was opened: nobody but who opens it can have been meant. Who opens
+    it once more is another fork of it, and asks anew.
     """
+    lines, closed = catalog.lineages(system), catalog.unopened(system)
+    origin = next((line.origin for line in lines if line.lineage == lineage), None)
     if origin is None or not origin[0].startswith(MADE_WHOLE):
+        return []
+    opened = [line.lineage for line in lines if line.origin == origin and line.lineage not in closed]
+    if opened and opened[0] != lineage:
         return []
     return answered_as(catalog.find(system, f"{origin[0]}/{origin[1]}"))
 
@@ -173,7 +179,7 @@ class Questions:
     def _given_before(self, asked: list[tuple[Seat, EffectRequest]]) -> Iterable[EffectRow]:
         c = self.c
         if self.copied is None:
-            self.copied = names_before(c.catalog, c.settings.system, c.origin)
+            self.copied = names_before(c.catalog, c.settings.system, c.lineage)
         given = given_before(c.catalog, self.copied, [(seat.member, request) for seat, request in asked])
         for seat, request in asked:
             row = given.get(request.key)

@@ -202,7 +202,9 @@ class RaySupervisor:
             # On the driver's node: lost with the driver, or not at all.
             "scheduling_strategy": pinned_to(own_node(), soft=own_node() in draining_nodes()),
         }
-        spec = {**self.spec, "take_over": take_over, "ray": ray.__version__, "actor": actor}
+        lineage = self.first["lineage"] if take_over else ""
+        made = {"take_over": take_over, "lineage": lineage, "ray": ray.__version__, "actor": actor}
+        spec = {**self.spec, **made}
         kind: Any = ray.remote(RayCoordinator)
         self._actor = kind.options(**options).remote()
         doc: dict[str, Any] = ray.get(self._actor.start.remote(spec))

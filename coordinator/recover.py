@@ -422,8 +422,10 @@ class Recoverer:
 
     def _resume(self, action: Resume) -> None:
         c = self.c
-        self.c.committed = max(self.c.committed, action.checkpoint)
-        self.c.parent = self.row.place
+        # Before anything happens in it: from now on the system goes on there.
+        c.catalog.opened(c.lease, c.lineage)
+        c.committed = max(c.committed, action.checkpoint)
+        c.parent = self.row.place
         members = dict.fromkeys(action.roster)
         seats = [seat for seat in c.roster if seat.member in members]
         classes = {seat.member.name: seat.class_name for seat in seats}

@@ -96,7 +96,8 @@ class Supervisor:
             stdout=subprocess.PIPE,
             start_new_session=True,
         )
-        packed = msgpack.packb({**self.spec, "take_over": take_over})
+        lineage = self.first["lineage"] if take_over else ""
+        packed = msgpack.packb({**self.spec, "take_over": take_over, "lineage": lineage})
         assert process.stdin is not None
         try:
             process.stdin.write(len(packed).to_bytes(4, "big") + packed)

@@ -151,11 +151,24 @@ class Catalog(Protocol):
         """Names of all systems with a lineage, in order of creation."""
         ...
 
-    def create_lineage(self, lease: Lease, parent: Place | None) -> str:
-        """A new lineage; with ``parent`` a fork of that committed cut. Raises CheckpointNotFound."""
+    def create_lineage(self, lease: Lease, parent: Place | None, *, opening: bool = False) -> str:
+        """A new lineage; with ``parent`` a fork of that committed cut. Raises CheckpointNotFound.
+
+        ``opening``: the system does not go on there before `opened` is said of it, or it has a cut.
+        """
         ...
 
-    def head_lineage(self, system: str) -> str | None: ...
+    def opened(self, lease: Lease, lineage: str) -> None:
+        """The lineage has come up: from now on the system goes on there."""
+        ...
+
+    def unopened(self, system: str) -> set[str]:
+        """Lineages that are being opened, or whose opening has failed."""
+        ...
+
+    def head_lineage(self, system: str) -> str | None:
+        """The one that the system goes on with: the newest that has come up. None: there is none."""
+        ...
 
     def lineages(self, system: str) -> list[LineageRow]:
         """In order of creation."""

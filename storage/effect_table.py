@@ -18,6 +18,7 @@ from typing import Any
 
 from .catalog import Lease
 from .codec import canonical, decode
+from .collect import MADE_WHOLE
 from .effects import BLOCK, LIVE, Claim, EffectRow, Ending, Rule, Verdict, final_of, judge, takes
 from .filling import Filling
 from .rows import EFFECTS, Connection, lineage_of, upsert
@@ -259,7 +260,9 @@ class EffectTable(Filling):
             if said is not None:
                 return said
             row = connection.execute("SELECT * FROM lineages WHERE lineage = ?", (lineage,)).fetchone()
-            return LIVE if row is not None and lineage_of(row, self.seals).origin is None else BLOCK
+            begins = row is not None and lineage_of(row, self.seals).origin is None
+            # Who opens a copy makes a fork.
+            return LIVE if begins and not lineage.startswith(MADE_WHOLE) else BLOCK
 
     @verb
     def said_of_effects(self, lineage: str) -> Rule | None:

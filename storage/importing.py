@@ -36,7 +36,7 @@ from .authentic import MAC_SIZE, SEAL_SIZE, foreign, forged
 from .blobs import BlobStore, check_name, manifest_key, pack_key
 from .catalog import CheckpointRow, LineageRow, check_label
 from .codec import decode, digest_of
-from .collect import IMPORTED
+from .collect import IMPORTED, MADE_WHOLE
 from .directory import DirectoryBlobs
 from .disk import meaning
 from .effects import EffectRow, answers_after
@@ -47,7 +47,15 @@ from .manifest import Manifest, MemberImage
 from .owners import IMPORTING, Owner
 from .store import Store
 
-__all__ = ("Export", "check_authentic", "claim_source", "claimed_by", "import_cut", "open_export")
+__all__ = (
+    "Export",
+    "check_authentic",
+    "claim_source",
+    "claimed_by",
+    "import_cut",
+    "open_export",
+    "place_of_claim",
+)
 
 _CHUNK = 1 << 20
 # Seconds; another owner that comes after them makes the import fail, and nothing worse.
@@ -210,20 +218,54 @@ def import_cut(
 ) -> CheckpointRow:
     """Makes the exported cut the newest one of system ``name`` (by default that of the export).
 
+    With ``claim`` it is made once: a store that has such a copy of this export gets no other one, and what
+    ``answers`` has besides is added to that copy, as long as nobody has answered the same there.
+
     ``trust``: whoever made the export, it may run code here once it is restored. ``answers``: what the source
     has of a claim besides (`claim_source`).
 
     Raises ForeignStore without that if the key of the store it came from is not here, NotAuthentic if it does
     not verify; Corrupt, naming the participant, for bytes that are not what was exported; StoreInUse if the
-    system runs. After any error the store is as before.
+    system runs; Misuse if the store has such a copy under another name. After any error the store is as
+    before.
     """
     if not trust:
         check_authentic(store, export)
     system = check_name(name if name is not None else export.system, "system")
+    made = _claimed_here(store, export) if claim else None
+    if made is not None:
+        return _answered_later(store, export, made, system, answers)
     with making(store, system, IMPORTING, now) as under:
         row = _imported(store, export, under, claim, answers)
     with contextlib.suppress(StorageError):
         store.write_record(row)
+    return row
+
+
+def _claimed_here(store: Store, export: Export) -> CheckpointRow | None:
+    """The copy of that export that goes on here in place of its source, if there is one."""
+    for system in store.catalog.systems():
+        for row in store.catalog.checkpoints(system, damage=[]):
+            facts = row.summary.get("imported", {})
+            if row.lineage.startswith(IMPORTED) and facts.get("claimed"):
+                if facts["export"] == export.doc["export"]:
+                    return row
+    return None
+
+
+def _answered_later(
+    store: Store, export: Export, row: CheckpointRow, system: str, answers: Sequence[EffectRow]
+) -> CheckpointRow:
+    if row.system != system:
+        raise Misuse(
+            f"export {export.doc['export']} was imported with a claim before and goes on in {store.url} as"
+            f" system {row.system!r}: only one copy can go on in place of its source; import without --claim"
+            " for a fork",
+            system=row.system,
+            lineage=row.lineage,
+        )
+    for each in answers:
+        store.catalog.settle(system, dataclasses.replace(each, lineage=row.lineage))
     return row
 
 
@@ -243,7 +285,8 @@ def _imported(
     store: Store, export: Export, under: Making, claim: bool, more: Sequence[EffectRow]
 ) -> CheckpointRow:
     doc, system = export.doc, under.lease.system
-    lineage = named(store, IMPORTED)
+    # Of a claim there is one, whoever else is about to make it.
+    lineage = place_of_claim(store, export) if claim else named(store, IMPORTED)
     checkpoint, epoch = int(doc["checkpoint"]), int(doc["epoch"])
     images = {}
     for participant, image in doc["images"].items():
@@ -321,14 +364,21 @@ def _copied(blobs: BlobStore, export: Export, participant: str, image: dict[str,
 # Claims
 
 
-def claim_source(source: Store, export: Export, now: float | None = None) -> list[EffectRow]:
-    """Tells the store that an export came from that its system goes on in the copy.
+def place_of_claim(store: Store, export: Export) -> str:
+    """The lineage that goes on in a store in place of an export's source: there is one for each export."""
+    digits = digest_of(str(export.doc["export"]).encode()).hex()[:16]
+    return f"{IMPORTED}{store.catalog.generation()}-{digits}"
+
+
+def claim_source(source: Store, export: Export, copy: str, now: float | None = None) -> list[EffectRow]:
+    """Tells the store that an export came from that its system goes on in the copy, which is the lineage
+    ``copy`` of another store (`place_of_claim`), and has to be made yet.
 
     From then on it takes no answers. Returns those that it has, which may have come after the export was made
-    and belong to the copy (`import_cut`).
+    and belong to the copy (`import_cut`). The same copy may claim it again: its import may have failed.
 
-    Raises StoreInUse while that system runs; Misuse if a copy has claimed it before, or if it is not the
-    source.
+    Raises StoreInUse while that system runs; Misuse if another copy has claimed it before, if it has gone on
+    since the export was made, or if it is not the source.
     """
     lineage = str(export.doc["source"]["lineage"])
     system = export.system
@@ -340,21 +390,52 @@ def claim_source(source: Store, export: Export, now: float | None = None) -> lis
     owner = dataclasses.replace(Owner.here("cutline import --claim"), driver_pid=0)
     lease = source.catalog.acquire_lease(system, owner, _HOLD, moment)
     try:
-        before = claimed_by(source, lineage)
-        if before is not None and before != export.doc["export"]:
+        before, claim = _claim_of(source, lineage), f"{export.doc['export']}:{copy}"
+        if before is not None and before != claim:
             raise Misuse(
-                f"lineage {lineage} of system {system!r} was claimed by another copy (export {before}): only"
-                " one can go on in its place; import without --claim for a fork",
+                f"lineage {lineage} of system {system!r} was claimed by another copy (export"
+                f" {before.partition(':')[0]}): only one can go on in its place; import without --claim for a"
+                " fork",
                 lineage=lineage,
             )
         if before is None:
-            source.catalog.count_failure(lease, lineage, f"{_CLAIM}{export.doc['export']}")
+            _refuse_gone_on(source, export, lineage)
+            source.catalog.count_failure(lease, lineage, f"{_CLAIM}{claim}")
         return answers_after(source.catalog.effects(lineage), int(export.doc["checkpoint"]))
     finally:
         source.catalog.release_lease(lease)
 
 
+def _refuse_gone_on(source: Store, export: Export, lineage: str) -> None:
+    """What came after the export would be lost in its copy, or done twice."""
+    system, point = export.system, int(export.doc["checkpoint"])
+    later = [row for row in source.catalog.checkpoints(system, lineage=lineage) if row.checkpoint > point]
+    closed = source.catalog.unopened(system)
+    opened = [
+        line
+        for line in source.catalog.lineages(system)
+        if line.origin == (lineage, point) and line.lineage not in closed
+    ]
+    # An ordinary lineage does not go on in its forks; a copy does in the first that was opened of it.
+    gone_on = str(later[-1]) if later else f"lineage {opened[0].lineage}" if opened else ""
+    if later or (opened and lineage.startswith(MADE_WHOLE)):
+        raise Misuse(
+            f"system {system!r} has gone on in {source.url} since checkpoint {point} was exported, to"
+            f" {gone_on}: the copy cannot go on in its place. Suspend it and export that savepoint, or import"
+            " without --claim for a fork",
+            system=system,
+            lineage=lineage,
+            checkpoint=point,
+        )
+
+
 def claimed_by(store: Store, lineage: str) -> str | None:
     """The export by which a lineage was claimed."""
+    claim = _claim_of(store, lineage)
+    return None if claim is None else claim.partition(":")[0]
+
+
+def _claim_of(store: Store, lineage: str) -> str | None:
+    """The export and the lineage that goes on; of older versions the export alone."""
     claims = [key for key in store.catalog.failures(lineage) if key.startswith(_CLAIM)]
     return claims[0].removeprefix(_CLAIM) if claims else None

@@ -37,6 +37,8 @@ __all__ = ("TableCatalog",)
 _PUT_MEMBER = upsert("members", ("lineage", "name"), ("birth", "doc", "seal"))
 # Between the key of a failure and the one time of it that a row stands for.
 _OCCURRENCE = "\x1f"
+# The key, among failures, of a lineage that a start has made and that has not come up yet.
+_OPENING = "@opening"
 _PUT_FAILURE = upsert("failures", ("lineage", "key"), ("count", "seal"))
 
 
@@ -92,7 +94,7 @@ class TableCatalog(OutputTable, Listing):
             return [system for (system,) in rows]
 
     @verb
-    def create_lineage(self, lease: Lease, parent: Place | None) -> str:
+    def create_lineage(self, lease: Lease, parent: Place | None, *, opening: bool = False) -> str:
         lineage = os.urandom(8).hex()
         with self._writing() as connection:
             self._leases.fence(connection, lease)
@@ -109,7 +111,32 @@ class TableCatalog(OutputTable, Listing):
                     )
                 epoch, checkpoint, birth = origin.epoch, parent[1] + 1, origin.next_birth
             self._insert(connection, LineageRow(lineage, lease.system, 0, parent, epoch, checkpoint, birth))
+            if opening:
+                self._put_failure(connection, lineage, _OPENING, 1)
         return lineage
+
+    @verb
+    def opened(self, lease: Lease, lineage: str) -> None:
+        with self._writing() as connection:
+            self._leases.fence(connection, lease)
+            connection.execute("DELETE FROM failures WHERE lineage = ? AND key = ?", (lineage, _OPENING))
+
+    @verb
+    def unopened(self, system: str) -> set[str]:
+        with self.database.reading() as connection:
+            return self._unopened(connection, system)
+
+    def _unopened(self, connection: Connection, system: str) -> set[str]:
+        marked = connection.execute(
+            "SELECT f.lineage FROM failures f JOIN lineages l ON l.lineage = f.lineage"
+            " WHERE l.system = ? AND f.key = ?",
+            (system, _OPENING),
+        )
+        names = [name for (name,) in marked.fetchall() if _OPENING in self._failures(connection, name)]
+        # One that has begun something by itself is known to be open by its first cut.
+        return {
+            name for name in names if not living(self._table.rows(connection, "c.lineage = ?", (name,), []))
+        }
 
     def _lineage(self, connection: Connection, lineage: str, lease: Lease | None = None) -> LineageRow:
         found = connection.execute("SELECT * FROM lineages WHERE lineage = ?", (lineage,)).fetchone()
@@ -128,9 +155,17 @@ class TableCatalog(OutputTable, Listing):
         with self.database.reading() as connection:
             return self._lineages(connection, system)
 
+    @verb
     def head_lineage(self, system: str) -> str | None:
-        rows = self.lineages(system)
-        return rows[-1].lineage if rows else None
+        with self.database.reading() as connection:
+            closed = self._unopened(connection, system)
+            names = [line.lineage for line in self._lineages(connection, system)]
+        return next((name for name in reversed(names) if name not in closed), None)
+
+    def _headed(self, connection: Connection, system: str) -> list[LineageRow]:
+        """A system's lineages, the one that it goes on with last."""
+        closed = self._unopened(connection, system)
+        return sorted(self._lineages(connection, system), key=lambda line: line.lineage not in closed)
 
     @verb
     def bump_epoch(self, lease: Lease, lineage: str) -> int:
@@ -311,7 +346,7 @@ class TableCatalog(OutputTable, Listing):
     def find(self, system: str, point: str, lineage: str | None = None) -> CheckpointRow:
         damage: list[Corrupt] = []
         with self.database.reading() as connection:
-            lines = self._lineages(connection, system)
+            lines = self._headed(connection, system)
             rows = living(self._table.rows(connection, "l.system = ?", (system,), damage))
         try:
             return found_or_refused(system, str(point), lineage, lines, rows)
@@ -388,16 +423,20 @@ class TableCatalog(OutputTable, Listing):
             if occurrence and told in known:
                 return known[key]
             count = known.get(key, 0) + 1
-            rows = [(lineage, key, count), (lineage, told, 1)]
-            for values in rows if occurrence else rows[:1]:
-                connection.execute(_PUT_FAILURE, (*values, self.seals.seal("failures", *values)))
+            self._put_failure(connection, lineage, key, count)
+            if occurrence:
+                self._put_failure(connection, lineage, told, 1)
         return count
+
+    def _put_failure(self, connection: Connection, lineage: str, key: str, count: int) -> None:
+        values = (lineage, key, count)
+        connection.execute(_PUT_FAILURE, (*values, self.seals.seal("failures", *values)))
 
     @verb
     def failures(self, lineage: str) -> dict[str, int]:
         with self.database.reading() as connection:
             known = self._failures(connection, lineage)
-        return {key: count for key, count in known.items() if _OCCURRENCE not in key}
+        return {key: count for key, count in known.items() if _OCCURRENCE not in key and key != _OPENING}
 
     def _failures(self, connection: Connection, lineage: str) -> dict[str, int]:
         counts = {}

@@ -32,9 +32,11 @@ def test_out_and_in_again(folder: Path, tmp_path: Path) -> None:
 def test_a_claim(folder: Path, tmp_path: Path) -> None:
     run("export", "newest", tmp_path / "e", "-s", folder, "-n", SYSTEM)
     text = run("import", tmp_path / "e", "-s", tmp_path / "new", "--claim")
-    assert "the source was not told" in text
+    assert "the source was not told" in text and "--allow` lets them run here" in text
     done = asked("import", tmp_path / "e", "-s", tmp_path / "new", "--claim", "--source", folder)
     assert done["claimed"] and done["told"] == str(folder)
+    # Told of it later: it is the same copy.
+    assert [place(row) for row in rows(tmp_path / "new")] == [done["checkpoint"]]
     with open_store(folder, create=False) as store:
         assert claimed_by(store, rows(folder)[0].lineage) == done["export"]
     run("import", tmp_path / "e", "-s", tmp_path / "new", "--source", folder, status=2)

@@ -139,6 +139,26 @@ def test_the_kernel_or_the_deadline_says_so_too(city: City) -> None:
     assert verdict(city, "b") == ("unknown", 1)
 
 
+def test_a_clock_that_is_set_ahead_ends_no_deadline(city: City) -> None:
+    """Nor one that is set back: who calls measures time by another clock."""
+    shift = [0.0]
+    city.c.wall = lambda: city.clock() + shift[0]
+    claim(city, key="r:timed", timeout=5.0, executor={**ALIVE, "machine": "elsewhere"})
+    claim(city, "b", key="r:timed")
+    for days in (30, 60, -30, 20):
+        shift[0] = days * 86400.0
+        city.step(module.POLL)
+        assert silence(city, "b")
+    # What is claimed afterwards goes by the clock as it is now.
+    claim(city, key="r:later", timeout=5.0, executor={**ALIVE, "machine": "elsewhere"})
+    claim(city, "b", key="r:later")
+    city.step(10.0)
+    assert silence(city, "b")
+    city.step(5.0 + module.MARGIN + module.POLL)
+    said = {doc["key"]: doc["verdict"] for doc in city.lines["b"].heard if doc["kind"] == "effect_verdict"}
+    assert said["r:later"] == "unknown"
+
+
 def test_what_only_a_person_can_end_is_told_once(city: City) -> None:
     claim(city, executor={**ALIVE, "machine": "elsewhere"})
     claim(city, "b")

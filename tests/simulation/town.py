@@ -21,7 +21,7 @@ from cutline.storage.folding import MOST
 from .actors import Numbers
 from .check import Checker
 from .disk import FlakyDatabase, Media, SimulatedDisk
-from .hosts import SYSTEM, CoordinatorProcess, Launcher, Participant, Process
+from .hosts import CoordinatorProcess, Launcher, Participant, Process
 from .network import Manners, Network
 from .observed import ObservedDriver, ObservedRunner
 from .program import Driver, Program
@@ -255,8 +255,8 @@ class Town:
 
     def replace(self) -> None:
         """The driver notices that the coordinator has ended, and starts another one."""
-        take_over = self.catalog.head_lineage(SYSTEM) is not None and self.driver is not None
-        self.appoint({"take_over": take_over}, self.world.span(0.05, 1.0))
+        take_over = {"take_over": self.driver is not None, "lineage": self.lineage}
+        self.appoint(take_over, self.world.span(0.05, 1.0))
 
     def doom(self, place: str, lease: Lease) -> None:
         """Ends the process that calls, if its time has come; only inside a step of a coordinator."""

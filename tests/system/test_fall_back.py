@@ -110,7 +110,7 @@ def test_a_copy_goes_on_elsewhere_as_a_fork(made: Path, tmp_path: Path) -> None:
         export = open_export(tmp_path / "carried")
         with open_store(tmp_path / "there", create=True) as there:
             copy = import_cut(there, export, name="copy")
-        claim_source(source, export)
+        claim_source(source, export, copy.lineage)
     with cutline.start(tmp_path / "there", name="copy", interval=None, quiet=True) as system:
         assert system.resumed == copy.checkpoint and system.lineage not in (copy.lineage, newest.lineage)
         taker, pourer = system.spawn("taker", Taker), system.spawn("pourer", Pourer, None)

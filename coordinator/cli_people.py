@@ -14,8 +14,7 @@ from rich.table import Table
 from .cli_app import FOLDER, AsJson, Folder, Name, app, console, opened, plainly
 from .client import connected
 from .people import Question, answered, asked
-from .sinks import publish_the_rest
-from .suspending import SOONER, free_label, wait_until_still
+from .suspending import SOONER, free_label, suspended_cut, wait_until_still
 
 __all__ = ("answer", "pending", "suspend")
 
@@ -108,8 +107,7 @@ def suspend(
         if label is None:
             with opened(storage) as store:
                 label = free_label(row.label for row in store.catalog.checkpoints(name))
-        client.request("rest_effects", seconds=15.0)
-        number = client.request("savepoint", label=label)["checkpoint"]
-        publish_the_rest(client.request, print, 30.0)
+        with opened(storage) as store:
+            number = suspended_cut(client.request, print, store, name, label).checkpoint
         client.request("stop")
     print(f"suspended at checkpoint {number}, savepoint {label}")

@@ -37,6 +37,7 @@ from cutline.participant.transport import Link
 from cutline.storage import CheckpointRow, MemberImage
 from cutline.storage.image import read_image
 
+from .holding import Holding
 from .roster import Seat
 from .settings import OpenCheckpoint, Ticket
 from .trigger import Wanted
@@ -85,6 +86,7 @@ class Parting:
         self.coming: _Coming | None = None
         self.welcome: Ticket | None = None
         self.welcome_until = 0.0
+        self.holding = Holding(coordinator)
 
     @property
     def linked(self) -> bool:
@@ -107,6 +109,7 @@ class Parting:
             c.stop(f"the driver has been gone for {grace:g} s")
         if self.welcome is not None and c.now() > self.welcome_until:
             self._let_in()
+        self.holding.tick()
 
     def _is_gone(self) -> bool:
         seat = self.c.roster.get(DRIVER)

@@ -187,6 +187,14 @@ class Service:
                 c.parting.stay(ticket)
             elif what == "connect":
                 c.parting.connect(link, doc, ticket)
+            elif what == "hold_input":
+                c.parting.holding.hold(ticket)
+            elif what == "input_held":
+                c.parting.holding.held(int(doc["last"]))
+                c.reply(ticket, {})
+            elif what == "let_input":
+                c.parting.holding.let(ticket)
+                c.reply(ticket, {})
             elif what == "rest_effects":
                 c.effects.rest(ticket, float(doc["seconds"]))
             elif what == "rest_output":

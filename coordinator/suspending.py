@@ -7,17 +7,20 @@ Signs of life say when taking such a checkpoint is worth while.
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
-from cutline.errors import CheckpointAborted, RolledBack
+from cutline.errors import CheckpointAborted, CutlineError, RolledBack
 from cutline.participant.clock import wall
 from cutline.storage import Store
 
+from .loops import sealed
 from .people import Question, asked
+from .sinks import publish_the_rest
 
-__all__ = ("SOONER", "Suspended", "free_label", "suspended_at", "wait_until_still")
+__all__ = ("SOONER", "Suspended", "free_label", "suspended_cut", "wait_until_still")
 
 # Seconds: a system whose next timer is due sooner is not worth suspending.
 SOONER = 60.0
@@ -38,11 +41,52 @@ class Suspended(NamedTuple):
     next_timer: float | None
 
 
-def suspended_at(store: Store, system: str, lineage: str, checkpoint: int, label: str) -> Suspended:
+def _suspended_at(store: Store, system: str, lineage: str, checkpoint: int, label: str) -> Suspended:
     """What there is to say of a savepoint that a system is suspended with; its end closes the store."""
     row = store.catalog.find(system, str(checkpoint), lineage)
     questions = tuple(each for each in asked(store, system) if each.state == "open")
     return Suspended(checkpoint, label, questions, row.summary["waits"]["timer"])
+
+
+def suspended_cut(
+    request: Callable[..., Any], say: Callable[[str], None], store: Store, system: str, label: str
+) -> Suspended:
+    """Takes the savepoint that a system is suspended with; what has to follow is its end.
+
+    Whatever was acknowledged to the program is in it, and nothing is acknowledged any more.
+
+    Raises:
+        CheckpointAborted: there is no savepoint, or a loss has come between it and input that is in the log
+            alone; the system goes on. What else a request raises: the system goes on too.
+    """
+    try:
+        request("hold_input", timeout=30.0)
+        request("rest_effects", timeout=30.0, seconds=15.0)
+        taken: dict[str, Any] = {}
+
+        def savepoint() -> int:
+            taken.update(request("savepoint", label=label))
+            return int(taken["checkpoint"])
+
+        number = sealed(savepoint)
+        publish_the_rest(request, say, 30.0)
+        found = _suspended_at(store, system, taken["lineage"], number, label)
+        # A loss, also of the coordinator, may have let input in again.
+        last = request("hold_input", timeout=30.0)["last"]
+        row = store.catalog.find(system, str(number), taken["lineage"])
+        if last is not None and row.summary["input"] < last:
+            raise CheckpointAborted(
+                f"the system was not suspended: a loss came between, and savepoint {row.label!r} does not"
+                " have all the input that was acknowledged. The system goes on; suspend it once more, with"
+                " another label",
+                checkpoint=number,
+            )
+    except BaseException:
+        # If nobody hears it any more, nobody takes input either. What was raised first is told.
+        with contextlib.suppress(CutlineError, TimeoutError):
+            request("let_input", timeout=30.0)
+        raise
+    return found
 
 
 def free_label(taken: Iterable[str | None]) -> str:

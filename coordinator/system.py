@@ -45,7 +45,7 @@ from .loops import run_loop, sealed
 from .ray_noise import OWN_PIDS
 from .sinks import SinkLike, chosen_sinks, publish_the_rest
 from .supervise import supervise
-from .suspending import Suspended, suspended_at
+from .suspending import Suspended, suspended_cut
 from .telling import lines_about, tell_people, to_be_mended
 
 __all__ = ("System", "start")
@@ -424,13 +424,10 @@ class System(Asking):
             if self._stopped:
                 raise SystemStopped(f"system {self.name!r} was stopped, or left, by this program before")
             self._runner.rolled_back = None
-            self._request("rest_effects", timeout=30.0, seconds=15.0)
-            last = sealed(lambda: self.savepoint(label))
-            publish_the_rest(self._request, self._say, 30.0)
-            found = suspended_at(self.store, self.name, self.lineage, last, label)
+            found = suspended_cut(self._request, self._say, self.store, self.name, label)
             self._stopped = True
         self._tell_at_the_end()
-        self._say(f"suspended at checkpoint {last} ({label}); cutline.start goes on from there")
+        self._say(f"suspended at checkpoint {found.checkpoint} ({label}); cutline.start goes on from there")
         self._close(goes_on=False)
         return found
 

@@ -7,6 +7,7 @@
   checkpoint that wait together are answered by one.
 * *Early* ones, because an effect waits for a cut that holds it: at most one each `EARLY_PAUSE` seconds,
   shared by all who wait then. They do not put off periodic ones; where one of those is due, it is that one.
+* While the system is being suspended none that nobody asks for: its savepoint is to be the last.
 * A savepoint is always full and always its own. The first checkpoint is full, and every `full_every`-th if
   that is asked for; an aborted full does not count. Chains of deltas are kept short without it.
 """
@@ -58,6 +59,8 @@ class Trigger:
     had_full: bool = False
     early: bool = False
     last_early: float = float("-inf")
+    # Whether only those are begun that somebody asks for.
+    resting: bool = False
     queue: list[Wanted] = field(default_factory=list)
 
     def want(self, wanted: Wanted) -> None:
@@ -80,6 +83,8 @@ class Trigger:
             plain = [wanted for wanted in self.queue if wanted.label is None]
             self.queue = [wanted for wanted in self.queue if wanted.label is not None]
             return self._begun(now, self._full_due(), None, tuple(wanted.ticket for wanted in plain))
+        if self.resting:
+            return None
         over = self.interval is not None and now - self.last_begin >= self.interval
         if self.early and now - self.last_early >= EARLY_PAUSE:
             self.last_early = now
@@ -116,6 +121,8 @@ class Trigger:
 
     def patience(self, now: float) -> float:
         """Seconds until `next_start` may have something to say by the clock alone."""
+        if self.resting:
+            return 3600.0
         early = max(0.0, self.last_early + EARLY_PAUSE - now) if self.early else 3600.0
         if self.interval is None:
             return early

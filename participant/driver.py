@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import queue
 import secrets
+from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
@@ -70,6 +71,9 @@ class DriverRunner(InputRunner):
         self.last_undone = RolledBack("the system went back")
         self.notice: Callable[[dict[str, Any]], None] = lambda _doc: None
         self.went: Future[None] = Future()
+        # What was submitted since the system is being suspended; None: it is not. Whether that was said.
+        self.put_off: deque[Submission] | None = None
+        self.said_held = False
 
     # -- input -----------------------------------------------------------------------------
 
@@ -77,12 +81,42 @@ class DriverRunner(InputRunner):
         if isinstance(event, Submission):
             if self.fault is not None:
                 event.taken.set_exception(self.fault)
+            elif self.put_off is not None:
+                self.put_off.append(event)
             else:
                 self.submissions.append(event)
         elif callable(event):
             event()
         else:
             super().other_event(event)
+
+    def at_boundary(self) -> None:
+        super().at_boundary()
+        self._say_held()
+
+    def hold_input(self) -> None:
+        """What is submitted from now on is not taken before `let_input`."""
+        if self.put_off is None:
+            self.put_off = deque()
+        self.said_held = False
+        self._say_held()
+
+    def let_input(self) -> None:
+        """The system goes on: what was put off comes in its turn."""
+        late, self.put_off = self.put_off, None
+        self.submissions.extend(late or ())
+
+    def _say_held(self) -> None:
+        """Says once that all is taken which was submitted before."""
+        if self.put_off is None or self.said_held:
+            return
+        if self.phase == "running" and not self.submissions and not self.replay:
+            assert self.log is not None
+            self.said_held = True
+            self.request("input_held", {"last": self.log.last}, Future())
+
+    def is_coming(self, number: int) -> bool:
+        return super().is_coming(number) or any(entry.number == number for entry in self.put_off or ())
 
     def admits(self, entry: Submission) -> bool:
         stale = entry.place is not None and entry.generation != self.generation
@@ -202,12 +236,15 @@ class DriverRunner(InputRunner):
     # -- coordinator -----------------------------------------------------------------------
 
     def reconnected(self) -> None:
+        # To a coordinator that may not know that the system is being suspended; who suspends it looks.
+        self.let_input()
         if self.phase == "running" and not self.replay:
             self.replayed()
 
     def replayed(self) -> None:
         # From here on a name that the coordinator does not know is nobody's.
         self.liaison.say("spawns_told")
+        self._say_held()
 
     def ask_birth(self, spawn: Spawn) -> None:
         self.known_names = {**self.known_names, spawn.name: spawn.record["class_name"]}
@@ -265,6 +302,9 @@ class DriverRunner(InputRunner):
             if doc["what"] == "input_behind":
                 self._forget_input(doc)
                 return
+            if doc["what"] in ("hold_input", "let_input"):
+                (self.hold_input if doc["what"] == "hold_input" else self.let_input)()
+                return
             if doc["what"] == "born":
                 self.known_names = {**self.known_names, doc["name"]: doc["class_name"]}
             elif doc["what"] == "left":
@@ -293,6 +333,7 @@ class DriverRunner(InputRunner):
         self.tell_all()
         self.fault = self.fault or fault
         fail(self.went, self.fault)
+        self.let_input()
         # User threads may add while this goes on; what comes later finds the fault itself.
         tables: list[dict[Any, Future[Any]]] = [self.waiting, self.spawning, self.requested]
         for table in tables:

@@ -344,3 +344,54 @@ def test_what_is_launched_after_two_programs_finds_the_classes_of_both(city: Cit
         take_main(program, main)
         # The new program's script has grown between two spawns; the old one's is still needed.
         assert (program["before"], program["main"]) == ([b"old"], main)
+
+
+# -- suspending ----------------------------------------------------------------------------------------
+
+
+def told_driver(city: City) -> list[str]:
+    """What the driver was told of its input."""
+    notices = [doc for doc in city.lines["driver"].heard if doc["kind"] == "notice"]
+    return [doc["what"] for doc in notices if doc["what"].endswith("_input")]
+
+
+def test_input_is_held_until_who_asked_for_it_goes(city: City) -> None:
+    line = city.call_on("command line", "hold_input")
+    assert told_driver(city) == ["hold_input"] and "reply" not in line.kinds()
+    city.request(3, "input_held", last=17)
+    assert line.last("reply")["value"] == {"last": 17}
+    # Nothing is begun that nobody asks for.
+    city.c.trigger.interval = 1.0
+    begun = city.c.newest
+    city.step(100.0)
+    city.c.trigger.want_early()
+    city.step(1.0)
+    assert city.c.newest == begun and city.c.trigger.next_in(city.c.now()) == 3600.0
+    city.say("command line", "request", number=2, what="savepoint", label="last")
+    assert city.c.newest == begun + 1
+    city.prepare(begun + 1, "driver", "a", "b")
+    # It is killed before it has said that the system is to end.
+    city.hang_up("command line")
+    assert told_driver(city) == ["hold_input", "let_input"]
+    city.step(100.0)
+    assert city.c.newest == begun + 2
+
+
+def test_a_driver_that_has_left_takes_nothing(city: City) -> None:
+    leave(city)
+    assert city.call_on("command line", "hold_input").last("reply")["value"] == {"last": None}
+
+
+def test_who_asked_for_it_says_that_the_system_goes_on(city: City) -> None:
+    city.request(3, "hold_input", asked="n-3")
+    city.request(4, "input_held", last=1)
+    # Another one, who came second, changes nothing of that.
+    other = city.call_on("command line", "hold_input")
+    assert "being suspended already" in str(refusal(other))
+    city.say("command line", "request", number=2, what="let_input")
+    city.hang_up("command line")
+    assert told_driver(city) == ["hold_input"] and city.c.trigger.resting
+    city.request(5, "let_input", asked="n-5")
+    assert told_driver(city) == ["hold_input", "let_input"] and not city.c.trigger.resting
+    city.step(1.0)
+    assert told_driver(city) == ["hold_input", "let_input"]

@@ -103,6 +103,47 @@ def test_logged_input_is_delivered_again_after_a_recovery_and_the_first_answer_s
     assert answer.result(0) == (True, [5])
 
 
+def held(town: Town) -> list[int]:
+    """How far the log went when the driver said that it takes nothing more."""
+    said = [doc for _, doc in town.heard if doc["kind"] == "request" and doc["what"] == "input_held"]
+    return [doc["last"] for doc in said]
+
+
+def test_input_is_held_back_while_the_system_is_suspended(town: Town) -> None:
+    driver = driver_of(town)
+    submit(town, 1, 5)
+    driver.post(driver.hold_input)
+    town.settle()
+    assert held(town) == [1]
+    late = submit(town, 2, 6)
+    assert total(town) == [5] and not late.done() and driver.is_coming(2)
+    assert driver.log is not None and driver.log.last == 1
+    # A loss in between changes nothing of that.
+    town.recover(town.committed)
+    assert total(town) == [5] and not late.done()
+    # It goes on after all.
+    driver.post(driver.let_input)
+    town.settle()
+    assert total(town) == [5, 6] and late.result(0) == (True, [11]) and driver.log.last == 2
+    # Another coordinator knows nothing of it; who suspends the system looks whether that happened.
+    driver.post(driver.hold_input)
+    again = submit(town, 5, 1)
+    driver.post(driver.reconnected)
+    town.settle()
+    assert held(town) == [1, 2] and again.result(0) == (True, [12])
+    # What was submitted before is taken before it says so.
+    driver.post(Submission("tell", 6, "adder", "add", [1], None, True, None, 0, Future()))
+    driver.post(driver.hold_input)
+    town.settle()
+    assert held(town) == [1, 2, 4] and total(town) == [5, 6, 1, 1]
+    refused = submit(town, 7, 7)
+    driver.post(lambda: driver.fail_all(SystemStopped("the system has ended: suspended")))
+    town.settle()
+    with pytest.raises(SystemStopped, match="suspended"):
+        refused.result(0)
+    assert driver.log.last == 4
+
+
 def test_a_read_is_not_delivered_again_and_its_waiter_hears_why(town: Town) -> None:
     cut = town.committed
     town.runners["adder"].phase = "stuck"

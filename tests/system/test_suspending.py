@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+import signal
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +15,12 @@ import pytest
 from typer.testing import CliRunner
 
 import cutline
+from cutline.coordinator import people
 from cutline.coordinator.begin import lineage_to_run
 from cutline.coordinator.cli import app
 from cutline.coordinator.people import asked
 from cutline.errors import (
+    CutlineError,
     DuplicateLabel,
     Misuse,
     QuestionAnswered,
@@ -80,15 +85,30 @@ def open_and_die(folder: str) -> None:
     spec = {"take_over": False, "restore": None, "fresh": False, "effects": None}
     with open_store(folder, create=False) as store:
         lease = store.catalog.acquire_lease("default", Owner.here("a test"), 60.0, time.time())
-        lineage_to_run(store, lease, "default", spec)
+        lineage, _ = lineage_to_run(store, lease, "default", spec)
+        store.catalog.opened(lease, lineage)
         store.catalog.release_lease(lease)
+
+
+def opens_first(folder: str) -> Callable[..., None]:
+    """In the place of a look that `answer` takes before it records, and after: the first one opens a copy."""
+    looks: list[str] = []
+
+    def look(*_given: Any) -> None:
+        if not looks:
+            open_and_die(folder)
+        looks.append("")
+
+    return look
 
 
 def said(topic: str) -> Verdict:
     return Verdict("tea" in topic, f"about {topic[:20]}")
 
 
-def test_a_gate_of_a_month_changes_nothing(tmp_path: Path, moved: Path) -> None:
+def test_a_gate_of_a_month_changes_nothing(
+    tmp_path: Path, moved: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     topics = ["tea", "coffee", "tea and cake"]
 
     def at_once(system: cutline.System) -> None:
@@ -115,12 +135,18 @@ def test_a_gate_of_a_month_changes_nothing(tmp_path: Path, moved: Path) -> None:
             cutline.answer(store, rest[0].id, said(rest[0].text))
         here = cutline.pending(copy)
         assert [each.text for each in here] == [each.text for each in rest]
-        for question in here:
+        *others, last = here
+        for question in others:
             cutline.answer(copy, question.id, said(question.text))
+        # While the last one is answered somebody opens it, who dies before he does anything: nothing is asked
+        # again.
+        with monkeypatch.context() as patch:
+            patch.setattr(people, "_need_unclaimed", opens_first(copy))
+            cutline.answer(copy, last.id, said(last.text))
         assert cutline.pending(copy) == [] and not marked(os.environ[MARK])
-        # Who opened it has died before he did anything: nothing is asked again.
-        open_and_die(copy)
-        assert cutline.pending(copy) == []
+        with open_store(copy, create=False) as there:
+            head = there.catalog.head_lineage("default")
+            assert head is not None and len(there.catalog.effects(head)) == 1
         again_asked = cutline.pending(copy, "newest")
         for question in again_asked:
             with pytest.raises(QuestionUnknown):
@@ -145,6 +171,61 @@ def verb(*words: str) -> str:
     done = CliRunner().invoke(app, list(words))
     assert done.exit_code == 0, done.output
     return done.output
+
+
+@pytest.mark.parametrize("outside", [False, pytest.param(True, marks=thorough)])
+def test_what_was_acknowledged_is_in_the_savepoint(tmp_path: Path, outside: bool) -> None:
+    """Also elsewhere, where nobody has the log of what was sent."""
+    acked: list[str] = []
+    with started(tmp_path) as system:
+        approver = system.spawn("approver", Approver)
+
+        def send() -> None:
+            with suppress(SystemStopped):
+                while True:
+                    approver.note.options(acked=True).tell(str(len(acked)))
+                    acked.append(str(len(acked)))
+
+        sending = threading.Thread(target=send)
+        sending.start()
+        until(lambda: len(acked) > 50, "input")
+        if outside:
+            verb("suspend", "-s", str(tmp_path / "store"))
+        else:
+            system.suspend()
+        sending.join(30)
+        assert not sending.is_alive()
+    store, packed, copy = (str(tmp_path / name) for name in ("store", "packed", "copy"))
+    verb("export", "suspended-1", packed, "-s", store)
+    verb("import", packed, "-s", copy, "--claim", "--source", store)
+    with started(tmp_path, "copy") as system:
+        approver = system.spawn("approver", Approver)
+        comes_to(lambda: got(approver), acked, "all that was acknowledged")
+
+
+def test_a_restore_that_fails_changes_nothing_of_where_it_goes_on(tmp_path: Path) -> None:
+    with started(tmp_path) as system:
+        approver = system.spawn("approver", Approver)
+        system.savepoint("early")
+        approver.note.tell("later")
+    for options in ({"restore": "early"}, {"fresh": True, "effects": "recorded"}):
+        with pytest.raises(CutlineError):
+            started(tmp_path, allow=["nothing.of.this"], **options)
+    with started(tmp_path) as again_started:
+        assert again_started.lineage == system.lineage
+        approver = again_started.spawn("approver", Approver)
+        comes_to(lambda: got(approver), ["later"], "what was there before")
+    with started(tmp_path, restore="early") as restored:
+        approver = restored.spawn("approver", Approver)
+        assert got(approver) == []
+        os.kill(restored.coordinator_pid, signal.SIGKILL)
+        until(lambda: restored.coordinator_deaths, "another coordinator")
+        assert again(restored.status)["lineage"] == restored.lineage
+    # That one has come up: it goes on there.
+    with started(tmp_path) as last:
+        assert last.lineage == restored.lineage
+    told = verb("tree", str(tmp_path / "store"))
+    assert told.count("never came up") == 2 and told.count("goes on") == 1
 
 
 @thorough

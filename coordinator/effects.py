@@ -78,10 +78,10 @@ class Effects:
         self.quiet_until = 0.0
         self.quiet_at_most = 0.0
         self.questions = Questions(coordinator, self)
-        # By how much the wall clock is ahead of the steady one; where it was set ahead while this ran, how
-        # late it was just before, and by how much.
+        # How far the wall clock was ahead of the steady one at the beginning, and by the steady one when
+        # attempts were granted here. Whoever calls measures by a steady clock: one that is set ends nothing.
         self.ahead = coordinator.wall() - coordinator.now()
-        self.jumps: list[tuple[float, float]] = []
+        self.granted_at: dict[tuple[str, int], float] = {}
 
     # -- what participants say -----------------------------------------------------------------
 
@@ -201,7 +201,6 @@ class Effects:
     def tick(self) -> None:
         """Writes what has come, and answers it."""
         now = self.c.now()
-        self._look_at_the_clock(now)
         if self.unknown and self.c.halted is None and self.c.flowing:
             error = unknown_error(sorted(self.unknown.values()))
             self.c.halt(f"{error}.", pack_error(error, participant="coordinator"))
@@ -264,6 +263,7 @@ class Effects:
 
     def _confirm(self, seat: Seat, ending: Ending, final: EffectRow | None) -> None:
         self.under_way.pop((ending.key, ending.attempt), None)
+        self.granted_at.pop((ending.key, ending.attempt), None)
         attempt = 0 if final is None else final.attempt
         self.c.say(seat.link, "effect_confirmed", key=ending.key, attempt=ending.attempt, final=attempt)
 
@@ -320,6 +320,8 @@ class Effects:
             return
         if verdict.kind == "granted":
             self.under_way[claim.key, verdict.attempt] = claim.launch
+            # An attempt that was not begun may be granted once more, after a rollback: it has its time anew.
+            self.granted_at[claim.key, verdict.attempt] = self.c.now()
         self.say_verdict(seat, claim.key, claim.launch, verdict)
 
     def say_verdict(self, seat: Seat, key: str, launch: str, verdict: Verdict) -> None:
@@ -374,15 +376,12 @@ class Effects:
                 # Whatever the deadline says: a stopped one would call when it is woken.
                 c.launcher.end(Seat(Member(row.participant, row.birth), "", pid=pid, started=started))
                 return False
-        # The process that calls measures its time by a steady clock.
-        late = sum(size for before, size in self.jumps if row.claimed_at <= before)
-        return row.deadline is not None and c.wall() > row.deadline + late + MARGIN
-
-    def _look_at_the_clock(self, now: float) -> None:
-        ahead = self.c.wall() - now
-        if ahead > self.ahead + MARGIN:
-            self.jumps.append((now + self.ahead, ahead - self.ahead))
-        self.ahead = ahead
+        if row.deadline is None:
+            return False
+        granted_at = self.granted_at.get((row.key, row.attempt))
+        if granted_at is not None:
+            return c.now() - granted_at > row.deadline - row.claimed_at + MARGIN
+        return c.now() + self.ahead > row.deadline + MARGIN
 
     # -- rows that nobody needs any more -----------------------------------------------------------
 

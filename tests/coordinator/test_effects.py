@@ -149,6 +149,13 @@ def test_a_clock_that_is_set_ahead_ends_no_deadline(city: City) -> None:
         shift[0] = days * 86400.0
         city.step(module.POLL)
         assert silence(city, "b")
+    # That was not begun, and is granted again: it has its time anew.
+    city.step(12.0)
+    claim(city, key="r:timed", timeout=5.0, executor={**ALIVE, "machine": "elsewhere"})
+    city.step(12.0)
+    assert silence(city, "b")
+    city.step(5.0 + module.MARGIN)
+    assert verdict(city, "b") == ("unknown", 1)
     # What is claimed afterwards goes by the clock as it is now.
     claim(city, key="r:later", timeout=5.0, executor={**ALIVE, "machine": "elsewhere"})
     claim(city, "b", key="r:later")

@@ -354,36 +354,6 @@ class CatalogTests(FillingTests):
             with pytest.raises(CheckpointNotFound):
                 catalog.create_lineage(lease, place)
 
-    def test_what_never_came_up_is_no_head(self, catalog: Catalog, lease: Lease, line: str) -> None:
-        for _ in range(3):
-            self.cut(catalog, lease, line)
-        fork = catalog.create_lineage(lease, (line, 2), opening=True)
-        assert catalog.head_lineage("s") == line and catalog.find("s", "newest").place == (line, 3)
-        assert catalog.unopened("s") == {fork} and [row.lineage for row in catalog.lineages("s")] == [
-            line,
-            fork,
-        ]
-        assert catalog.find("s", "newest", fork).place == (line, 2) and catalog.failures(fork) == {}
-        for _ in range(2):
-            catalog.opened(lease, fork)
-            assert catalog.head_lineage("s") == fork and catalog.find("s", "newest").place == (line, 2)
-        assert catalog.unopened("s") == set()
-        # A beginning has come up with its first cut.
-        fresh = catalog.create_lineage(lease, None, opening=True)
-        begun = self.begin(catalog, lease, fresh)
-        assert catalog.head_lineage("s") == fork and catalog.unopened("s") == {fresh}
-        self.commit(catalog, lease, fresh, begun, "m")
-        assert catalog.head_lineage("s") == fresh and catalog.unopened("s") == set()
-        late = catalog.create_lineage(lease, None, opening=True)
-        catalog.acquire_lease("s", owner(7), 10.0, 1e9)
-        with pytest.raises(Fenced):
-            catalog.opened(lease, late)
-        assert catalog.head_lineage("s") == fresh
-        first = catalog.create_lineage(catalog.acquire_lease("t", owner(8), 10.0, 0.0), None, opening=True)
-        assert catalog.head_lineage("t") is None and catalog.unopened("t") == {first}
-        with pytest.raises(CheckpointNotFound, match="none yet"):
-            catalog.find("t", "newest")
-
     def test_find(self, catalog: Catalog, lease: Lease, line: str) -> None:
         with pytest.raises(CheckpointNotFound, match="none yet"):
             catalog.find("s", "newest")

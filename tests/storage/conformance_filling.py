@@ -42,6 +42,9 @@ class FillingTests(ABC):
     def begin(self, catalog: Catalog, lease: Lease, line: str, label: str | None = None) -> int: ...
 
     @abstractmethod
+    def commit(self, catalog: Catalog, lease: Lease, line: str, checkpoint: int, *blobs: str) -> None: ...
+
+    @abstractmethod
     def cut(self, catalog: Catalog, lease: Lease, line: str, label: str | None = None) -> int: ...
 
     def test_the_lease_as_it_is_held(self, catalog: Catalog, lease: Lease, line: str) -> None:
@@ -195,6 +198,36 @@ class FillingTests(ABC):
         with pytest.raises(Misuse, match="not one of"):
             catalog.adopt(lease, replace(adopted, lineage="dd"), row)
         assert catalog.lineages("s") == before
+
+    def test_what_never_came_up_is_no_head(self, catalog: Catalog, lease: Lease, line: str) -> None:
+        for _ in range(3):
+            self.cut(catalog, lease, line)
+        fork = catalog.create_lineage(lease, (line, 2), opening=True)
+        assert catalog.head_lineage("s") == line and catalog.find("s", "newest").place == (line, 3)
+        assert catalog.unopened("s") == {fork} and [row.lineage for row in catalog.lineages("s")] == [
+            line,
+            fork,
+        ]
+        assert catalog.find("s", "newest", fork).place == (line, 2) and catalog.failures(fork) == {}
+        for _ in range(2):
+            catalog.opened(lease, fork)
+            assert catalog.head_lineage("s") == fork and catalog.find("s", "newest").place == (line, 2)
+        assert catalog.unopened("s") == set()
+        # A beginning has come up with its first cut.
+        fresh = catalog.create_lineage(lease, None, opening=True)
+        begun = self.begin(catalog, lease, fresh)
+        assert catalog.head_lineage("s") == fork and catalog.unopened("s") == {fresh}
+        self.commit(catalog, lease, fresh, begun, "m")
+        assert catalog.head_lineage("s") == fresh and catalog.unopened("s") == set()
+        late = catalog.create_lineage(lease, None, opening=True)
+        catalog.acquire_lease("s", owner(7), 10.0, 1e9)
+        with pytest.raises(Fenced):
+            catalog.opened(lease, late)
+        assert catalog.head_lineage("s") == fresh
+        first = catalog.create_lineage(catalog.acquire_lease("t", owner(8), 10.0, 0.0), None, opening=True)
+        assert catalog.head_lineage("t") is None and catalog.unopened("t") == {first}
+        with pytest.raises(CheckpointNotFound, match="none yet"):
+            catalog.find("t", "newest")
 
     def test_the_longest_names_are_kept(self, catalog: Catalog) -> None:
         chance = random.Random(3)

@@ -424,8 +424,7 @@ class Recoverer:
         c = self.c
         # Before anything happens in it: from now on the system goes on there.
         c.catalog.opened(c.lease, c.lineage)
-        c.committed = max(c.committed, action.checkpoint)
-        c.parent = self.row.place
+        c.committed, c.parent = max(c.committed, action.checkpoint), self.row.place
         members = dict.fromkeys(action.roster)
         seats = [seat for seat in c.roster if seat.member in members]
         classes = {seat.member.name: seat.class_name for seat in seats}

@@ -81,11 +81,13 @@ class ReplayLoop(asyncio.AbstractEventLoop):
 
     def close_tasks(self) -> None:
         """Ends all tasks without running them further; nothing of theirs is to be heard again."""
+        # Timers may be all that holds a task: one that is collected ends by itself, and complains at random.
+        tasks = list(self._tasks)
         self._ready.clear()
         self._timers.clear()
         self.stepping = True
         try:
-            for task in list(self._tasks):
+            for task in tasks:
                 if not task.done():
                     # It ends on purpose: no complaint at collection.
                     task._log_destroy_pending = False  # type: ignore[attr-defined]

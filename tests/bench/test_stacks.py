@@ -65,7 +65,7 @@ def test_a_row_is_profiled(tmp_path: Path) -> None:
         pytest.skip("this machine lets nobody look at another process")
     text = (tmp_path / "log_vs_list.txt").read_text()
     assert text.startswith("# log_vs_list: where its processor time goes\n")
-    assert "## bench: " in text and "(bench/bench_log_vs_list.py" in text
+    assert "## bench: " in text and "(bench/row.py" in text
 
 
 def test_a_row_that_does_not_exist(capsys: pytest.CaptureFixture[str]) -> None:

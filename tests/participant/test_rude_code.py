@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import errno
+import gc
 import logging
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from typing import Any

@@ -176,6 +176,13 @@ class Program:
                 return line[len(start) :].strip()
         raise AssertionError(f"the program ended without {start!r}:\n" + "\n".join(self.lines))
 
+    def last(self, start: str) -> str:
+        """The rest of the last line that begins with `start`, of one that has been told to end."""
+        assert self.process.stdout is not None
+        # What it has said may be far ahead of what was read of it.
+        self.lines += [line.rstrip() for line in self.process.stdout]
+        return [line[len(start) :].strip() for line in self.lines if line.startswith(start)][-1]
+
     def end(self, timeout: float = 60.0) -> int:
         """Its exit status, all its output read."""
         assert self.process.stdout is not None

@@ -146,6 +146,7 @@ def test_a_program_that_is_killed_and_sends_again(tmp_path: Path) -> None:
                     if reached == goal - 150 and turn == 1:
                         os.kill(coordinator, signal.SIGKILL)
                 program.send(signal.SIGKILL)
+                reached = int(program.last("acked "))
                 program.end()
         with cutline.start(tmp_path, interval=None, quiet=True) as system:
             found = numbers(system.spawn("counter", Counter))

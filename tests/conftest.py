@@ -26,6 +26,9 @@ def pytest_configure(config: pytest.Config) -> None:
     folder = tempfile.mkdtemp(prefix="cutline-tests-")
     config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
     os.environ["CUTLINE_HOME"] = folder
+    # Ray starts its workers with nice 15. Beside the other parts they would get a thirtieth of a core: no
+    # worker is up in minutes then, and what is tested is the patience of the tests.
+    os.environ.setdefault("RAY_worker_niceness", "0")
 
 
 @pytest.fixture

@@ -2,10 +2,11 @@
 
 Theory of operation. A region is hashed at two grains. The coarse blocks (16 fine ones, 64 KiB by default)
 are hashed at every capture, at memory speed; only where a coarse hash differs are the fine blocks (4 KiB)
-inside it hashed and compared, so what is written stays near what changed. The hash is xxh3-128 with a
-secret seed: 64 bits without a seed could be forged by whoever chooses the bytes, and a forged collision
-is a lost write. `Hashes` are values: an unchanged block shares its entry with the capture before, so that
-the tables of several undecided captures cost little, and none of them is ever changed in place.
+inside it hashed and compared, so what is written stays near what changed, and is still in the cache. The hash
+is xxh3-128 with a secret seed: 64 bits without a seed could be forged by whoever chooses the bytes, and a
+forged collision is a lost write. `Hashes` are values: an unchanged block shares its entry with the capture
+before, so that the tables of several undecided captures cost little, and none of them is ever changed in
+place.
 
 Hashing knows no object and no address, so a buffer that moved, or an address that now holds something
 else, can cost bytes but never truth.
@@ -15,8 +16,12 @@ from __future__ import annotations
 
 import secrets
 from dataclasses import dataclass
+from typing import Any
 
+import numpy as np
 from xxhash import xxh3_128_digest
+
+from .runs import Runs, runs_of
 
 __all__ = ("Hashes", "Hasher", "changed_runs")
 
@@ -42,29 +47,25 @@ class Hasher:
 
     def first(self, memory: memoryview) -> Hashes:
         """Both grains of all of `memory`, a flat view of bytes."""
-        step = self.block * FINE_PER_COARSE
-        starts = range(0, memory.nbytes, step)
-        seed = self.seed
-        return Hashes(
-            size=memory.nbytes,
-            coarse=tuple([xxh3_128_digest(memory[at : at + step], seed) for at in starts]),
-            fine=tuple([self._fine(memory[at : at + step]) for at in starts]),
-        )
+        return self._hashes(memory, None)
 
     def next(self, before: Hashes, memory: memoryview) -> Hashes:
         """The same, fine grain only where the coarse one differs from `before` (of the same size)."""
-        step = self.block * FINE_PER_COARSE
-        seed = self.seed
-        coarse = tuple(
-            [xxh3_128_digest(memory[at : at + step], seed) for at in range(0, memory.nbytes, step)]
-        )
-        if coarse == before.coarse:
-            return before
-        fine = list(before.fine)
-        for index, (old, new) in enumerate(zip(before.coarse, coarse, strict=True)):
-            if old != new:
-                fine[index] = self._fine(memory[index * step : index * step + step])
-        return Hashes(memory.nbytes, coarse, tuple(fine))
+        hashes = self._hashes(memory, before)
+        return before if hashes.coarse == before.coarse else hashes
+
+    def _hashes(self, memory: memoryview, before: Hashes | None) -> Hashes:
+        step, seed = self.block * FINE_PER_COARSE, self.seed
+        count = -(-memory.nbytes // step)
+        coarse, fine = [b""] * count, [b""] * count
+        for index in range(count):
+            block = memory[index * step : index * step + step]
+            digest = coarse[index] = xxh3_128_digest(block, seed)
+            if before is not None and before.coarse[index] == digest:
+                fine[index] = before.fine[index]
+            else:
+                fine[index] = self._fine(block)
+        return Hashes(memory.nbytes, tuple(coarse), tuple(fine))
 
     def _fine(self, memory: memoryview) -> bytes:
         block, seed = self.block, self.seed
@@ -73,21 +74,19 @@ class Hasher:
         )
 
 
-def changed_runs(old: Hashes, new: Hashes, block: int) -> list[tuple[int, int]]:
-    """(start, stop) in bytes of the runs of fine blocks in which two hashes of one size differ."""
-    runs: list[tuple[int, int]] = []
-    step = block * FINE_PER_COARSE
-    for index, (before, after) in enumerate(zip(old.coarse, new.coarse, strict=True)):
-        if before == after:
-            continue
-        olds, news = old.fine[index], new.fine[index]
-        for at in range(0, len(news), _DIGEST):
-            if olds[at : at + _DIGEST] == news[at : at + _DIGEST]:
-                continue
-            start = index * step + at // _DIGEST * block
-            stop = min(start + block, new.size)
-            if runs and runs[-1][1] == start:
-                runs[-1] = (runs[-1][0], stop)
-            else:
-                runs.append((start, stop))
-    return runs
+def changed_runs(old: Hashes, new: Hashes, block: int) -> Runs:
+    """The runs of fine blocks in which two hashes of one size differ, as ranges in bytes."""
+    differ = [
+        index for index, (one, two) in enumerate(zip(old.coarse, new.coarse, strict=True)) if one != two
+    ]
+    if not differ:
+        return runs_of(np.empty(0, np.int64), block)
+    # Only the last of all may have fewer digests than others, so they lie in rows.
+    blocks = (np.array(differ)[:, None] * FINE_PER_COARSE + np.arange(FINE_PER_COARSE)).ravel()
+    olds, news = (_words([hashes.fine[index] for index in differ]) for hashes in (old, new))
+    starts, stops = runs_of(blocks[: len(olds)][(olds != news).any(axis=1)], block)
+    return starts, np.minimum(stops, new.size)
+
+
+def _words(digests: list[bytes]) -> Any:
+    return np.frombuffer(b"".join(digests), np.uint64).reshape(-1, _DIGEST // 8)

@@ -14,8 +14,8 @@ import numpy as np
 
 from cutline.storage.extents import Extents
 
-from .kernel_pages import Runs
 from .memory import Bytes, address
+from .runs import Runs
 from .shared_memory import room
 
 __all__ = ("gather", "read_by_kernel")

@@ -47,9 +47,11 @@ from .transport_mixed import MixedTransport
 __all__ = ("serve", "start_beat", "BEAT_SECONDS", "build")
 
 BEAT_SECONDS = 1.0
-# A thread that a packet wakes takes the interpreter from a busy handler after so many seconds. Python's own
-# 5 ms pass once per hop, several times between a trigger and the capture: they were most of that time.
-SWITCH_SECONDS = 0.0005
+# A thread with something to do takes the interpreter from a busy handler after so many seconds. Python's own
+# 5 ms pass once per hop, several times between a trigger and the capture: they were most of that time. And
+# they count anew whenever the handler lets go for a moment, as numpy does in many calls: one that does so
+# more often than this keeps all others from running (decision 032).
+SWITCH_SECONDS = 0.0001
 _log = logging.getLogger("cutline")
 
 

@@ -23,11 +23,11 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ("PAGE", "KernelPages", "KernelRefused", "Runs")
+from .runs import Runs
+
+__all__ = ("PAGE", "KernelPages", "KernelRefused")
 
 PAGE = os.sysconf("SC_PAGE_SIZE")
-# (starts, stops), ascending.
-Runs = tuple[np.ndarray[Any, np.dtype[np.int64]], np.ndarray[Any, np.dtype[np.int64]]]
 
 _SYSCALL = {"x86_64": 323, "aarch64": 282, "riscv64": 282}
 _USER_MODE_ONLY = 1

@@ -81,9 +81,7 @@ def _said(arguments: Any, names: Names) -> Any:
     return likeness(arguments, names) if type(arguments) is bytes else arguments
 
 
-def earlier_digests(
-    kind: int, detail: str | int, arguments: Any, others: Sayings = tuple
-) -> Iterator[int]:
+def earlier_digests(kind: int, detail: str | int, arguments: Any, others: Sayings = tuple) -> Iterator[int]:
     """Digests of what a request would have been before things in it were renamed, if something was, and with
     other arguments that may stand for these."""
     for each in others():

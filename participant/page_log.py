@@ -23,9 +23,10 @@ import numpy as np
 from cutline.storage.extents import Extents
 
 from .gather import read_by_kernel
-from .kernel_pages import PAGE, Runs
+from .kernel_pages import PAGE
 from .memory import Bytes, address
-from .page_tracker import Span, runs_of
+from .page_tracker import Span
+from .runs import Runs, runs_of
 from .shared_memory import room
 
 __all__ = ("PageLog", "Picked")
@@ -98,7 +99,7 @@ class PageLog:
             if held and len(some) <= _SINGLY:
                 _copy_singly(span[0], some, target)
             else:
-                starts, stops = runs_of(some)
+                starts, stops = runs_of(some, PAGE)
                 if not read_by_kernel(span[0], starts, stops - starts, target):
                     return False
             copies.row[some] = np.arange(self._used, self._used + len(some))
@@ -115,7 +116,7 @@ class PageLog:
 
     def pick(self, span: Span, pages: Numbers, inside: Span) -> Picked:
         """The copies of these pages, all of them current, clipped to [start, stop) of `inside`."""
-        runs, skipped = _clipped(runs_of(pages), inside[0] - span[0], inside[1] - inside[0])
+        runs, skipped = _clipped(runs_of(pages, PAGE), inside[0] - span[0], inside[1] - inside[0])
         return Picked(tuple(self._chunks), self._spans[span].row[pages], runs, skipped)
 
     def get_ready(self, span: Span, since: int, generation: int, pages: Numbers) -> None:
@@ -200,7 +201,7 @@ class _PickedReady(Picked):
         pages, first = np.unique(np.concatenate((fresh, self._ready.pages)), return_index=True)
         self.rows = np.concatenate((rows, self._ready.rows))[first]
         start, stop = self._inside
-        runs, self.skipped = _clipped(runs_of(pages), start - self._span[0], stop - start)
+        runs, self.skipped = _clipped(runs_of(pages, PAGE), start - self._span[0], stop - start)
         self.offsets, self.lengths = runs
         return getattr(self, name)
 

@@ -25,10 +25,11 @@ from typing import Any
 
 import numpy as np
 
-from .kernel_pages import PAGE, KernelPages, KernelRefused, Runs
+from .kernel_pages import PAGE, KernelPages, KernelRefused
 from .mappings import count_mappings, eligible
+from .runs import Runs, runs_of
 
-__all__ = ("PageTracker", "Span", "process_pages", "rounded", "runs_of")
+__all__ = ("PageTracker", "Span", "process_pages", "rounded")
 
 Span = tuple[int, int]
 # What the kernel says of memory that cannot be tracked, or is not what it was.
@@ -94,16 +95,6 @@ class _Watched:
         self.last[:] = generation
         self.newest = generation
         self._forget_lately(generation)
-
-
-def runs_of(pages: Any) -> Runs:
-    """Page numbers, ascending, as ranges in bytes."""
-    if not len(pages):
-        return _NOTHING
-    breaks = np.flatnonzero(np.diff(pages) != 1)
-    starts = pages[np.concatenate(([0], breaks + 1))]
-    stops = pages[np.concatenate((breaks, [len(pages) - 1]))] + 1
-    return starts * PAGE, stops * PAGE
 
 
 def _every(low: Any, high: Any) -> Any:
@@ -340,7 +331,7 @@ class PageTracker:
             watched = self._spans[span]
             if watched.newest <= since:
                 return _NOTHING
-            return runs_of(np.flatnonzero(watched.last > since))
+            return runs_of(np.flatnonzero(watched.last > since), PAGE)
 
     def pages_written(self, span: Span, since: int) -> tuple[Any, Any]:
         """The same as page numbers, and the generation in which each was last found written."""

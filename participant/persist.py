@@ -24,6 +24,8 @@ from cutline.storage.image import Content, ImageRef, Piece, Region, write_image
 __all__ = ("Persister", "PersistJob", "Persisted")
 
 _log = logging.getLogger("cutline")
+# Seconds after an image until what is kept for the next one is given up.
+RESTED = 10.0
 
 
 class PersistJob(NamedTuple):
@@ -79,8 +81,14 @@ class Persister:
         self._thread.join(timeout=30)
 
     def _run(self) -> None:
+        wait: float | None = None
         while True:
-            job = self._jobs.get()
+            try:
+                job = self._jobs.get(timeout=wait)
+            except queue.Empty:
+                self._rested()
+                wait = None
+                continue
             if job is None:
                 return
             if isinstance(job, threading.Event):
@@ -93,6 +101,12 @@ class Persister:
                 _log.exception("an image could not be written, for a reason that nobody foresaw")
                 outcome = Persisted(job.epoch, job.checkpoint, None, f"{type(error).__name__}: {error}")
             self._post(outcome)
+            # They refer to the bytes of the image.
+            del job, outcome
+            wait = RESTED
+
+    def _rested(self) -> None:
+        """No image was asked for in a while."""
 
     def _outcome(self, job: PersistJob) -> Persisted:
         return write(self._blobs, job, self.most)

@@ -214,6 +214,9 @@ class ProcessPersister(Persister):
             self._shared.prepare()
         return super()._outcome(job._replace(key=renewed(job.key)))
 
+    def _rested(self) -> None:
+        self._shared.large.give_up()
+
     def _let_go(self) -> None:
         """Of what lies idle. A small image needs none of it, and there may be no other ones to come."""
         self._shared.prepare(worth=False)

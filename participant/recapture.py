@@ -36,7 +36,7 @@ def recaptured(
 
 def _content(name: str, instance: object) -> tuple[dict[str, bytes], list[Any]]:
     """Digests of all that a capture writes of it."""
-    captured = Capturer(name, tracking="hash").capture(instance, number=1, against=None)
+    captured = Capturer(name, tracking="whole").capture(instance, number=1, against=None)
     regions = []
     for region in captured.regions:
         hasher = blake3()

@@ -4,7 +4,8 @@ Theory of operation. A `Buffer` is anonymous memory with a descriptor (memfd_cre
 could be left behind, and whoever is sent the descriptor can map it. The first touch of a page is dear, so
 buffers are used again, and are touched before they are handed out, by a thread that is not the handler's
 (`Buffers.prepare`). The handler only takes what lies ready (`room`); where nothing does it gets memory of the
-process's own, and what it would have needed lies ready the next time.
+process's own, and what it would have needed lies ready the next time. Large copies always go to memory of the
+process's own (`cutline.participant.large_copies`).
 
 A buffer is given back when the last array, view or memoryview of it is gone: whoever still writes an image,
 or may have to write it again, refers to its bytes. That is found out by a weak reference, which may be
@@ -28,6 +29,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from .large_copies import LargeCopies
 from .memory import Bytes, address
 
 __all__ = ("CHUNK", "Buffer", "Buffers", "Place", "buffers", "mapped", "room")
@@ -108,6 +110,7 @@ class Buffers:
 
     def __init__(self, most: int = MOST) -> None:
         self._most = most
+        self.large = LargeCopies()
         self._ready: dict[int, deque[Buffer]] = {}
         size = CHUNK
         while size <= LARGEST:
@@ -133,7 +136,7 @@ class Buffers:
         if size > LARGEST:
             # All of something large. Of what changes in it the first copy should not meet cold memory either.
             self._missed.extend([CHUNK] * min(-(-size // (_AHEAD * CHUNK)), LARGEST // CHUNK))
-            return np.empty(size, np.uint8)
+            return self.large.room(size)
         if not size:
             return np.empty(0, np.uint8)
         if size > CHUNK // 2:
@@ -165,6 +168,7 @@ class Buffers:
 
         `worth`: whether what was captured last would have gone to another process; else nothing was missed.
         """
+        self.large.give_up()
         with self._lock:
             missed = [self._missed.popleft() for _ in range(len(self._missed))]
             wanted = _buffers_for(missed) if worth else []

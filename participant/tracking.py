@@ -13,14 +13,15 @@ Which way a region goes is found out as it is used:
 - *whole*, for some captures, where nearly everything changes each time: knowing what did not costs more than
   writing it. A few blocks (`cutline.participant.sample`) tell when that is over.
 
-`tracking` is "auto", or "kernel" or "hash" for one who wants to have it so.
+`tracking` is "auto", or "kernel" or "hash" for one who wants to have it so; "whole" for a capture that no
+other one follows.
 """
 
 from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -31,11 +32,12 @@ from cutline.storage.extents import Extents
 
 from .blocks import Hasher, Hashes, changed_runs
 from .gather import gather
-from .kernel_pages import KernelRefused, Runs
+from .kernel_pages import PAGE, KernelRefused
 from .memory import Bytes, address
 from .other_threads import others_run
 from .page_log import PageLog
-from .page_tracker import PageTracker, Span, process_pages, rounded, runs_of
+from .page_tracker import PageTracker, Span, process_pages, rounded
+from .runs import Runs, runs_of
 from .sample import Sample
 
 __all__ = ("TRACKING", "Mark", "RegionTracker", "chosen_tracking", "insist", "tracking_here")
@@ -159,7 +161,7 @@ class RegionTracker:
         self._looked: dict[int, Span] = {}
         # What this capture read of them after it had looked.
         self._read: list[Span] = []
-        if tracking != "hash":
+        if tracking in ("auto", "kernel"):
             pages = process_pages()
             self._pages = pages if isinstance(pages, PageTracker) else None
 
@@ -181,6 +183,8 @@ class RegionTracker:
         self._generation = self._pages.look(self) if asked else 0
 
     def _way(self, number: int, memory: Bytes) -> str:
+        if self.tracking == "whole":
+            return "whole"
         habit = self._habits[number]
         habit.seen_at(address(memory))
         if self.tracking == "auto" and habit.is_written_whole(memory):
@@ -235,7 +239,7 @@ class RegionTracker:
         return log.pick(span, pages, inside) if self._copied(span, now.pages.serial, stale) else None
 
     def _copied(self, span: Span, serial: int, pages: Any) -> bool:
-        starts, stops = runs_of(pages)
+        starts, stops = runs_of(pages, PAGE)
         self._read += zip((span[0] + starts).tolist(), (span[0] + stops).tolist(), strict=True)
         return self._log.copy(span, serial, pages, self._generation, held=True)
 
@@ -326,7 +330,7 @@ class RegionTracker:
             assert self._pages is not None
             return _inside(self._pages.written(_span(memory), base.pages.generation), memory)
         if base.hashes and now.hashes:
-            return _as_runs(changed_runs(base.hashes, now.hashes, self.hasher.block))
+            return changed_runs(base.hashes, now.hashes, self.hasher.block)
         return None
 
 
@@ -350,8 +354,3 @@ def _inside(runs: Runs, memory: Bytes) -> Runs:
     starts, stops = runs
     starts, stops = np.maximum(starts - skipped, 0), np.minimum(stops - skipped, memory.nbytes)
     return starts, stops
-
-
-def _as_runs(pairs: Sequence[tuple[int, int]]) -> Runs:
-    every: Any = np.array(pairs, np.int64).reshape(-1, 2)
-    return every[:, 0], every[:, 1]

@@ -23,7 +23,7 @@ def test_runs_are_the_changed_blocks(size: int, rounds: list[list[int]]) -> None
         hashes = hasher.next(hashes, memory.data)
         assert hashes == hasher.first(memory.data)
         wanted = {place // BLOCK for place in np.flatnonzero(before != memory).tolist()}
-        runs = changed_runs(first, hashes, BLOCK)
+        runs = list(zip(*(each.tolist() for each in changed_runs(first, hashes, BLOCK)), strict=True))
         found = {block for start, stop in runs for block in range(start // BLOCK, -(-stop // BLOCK))}
         assert found == wanted
         assert all(stop <= size for _, stop in runs)

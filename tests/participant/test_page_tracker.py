@@ -15,10 +15,11 @@ import numpy as np
 import pytest
 
 from cutline.participant import kernel_pages, mappings
-from cutline.participant.kernel_pages import PAGE, KernelPages, KernelRefused, Runs
+from cutline.participant.kernel_pages import PAGE, KernelPages, KernelRefused
 from cutline.participant.mappings import eligible
 from cutline.participant.memory import Bytes, span
 from cutline.participant.page_tracker import PageTracker, _Places, process_pages, rounded
+from cutline.participant.runs import Runs
 from tests.participant.images import needs_kernel
 
 PAGES = 64

@@ -19,10 +19,11 @@ from cutline.participant import page_tracker, tracking
 from cutline.participant.ahead import FEW_PAGES, LEAD, PER_SLICE, SLICE_PAGES, Ahead
 from cutline.participant.capture import Captured, Capturer
 from cutline.participant.gather import gather
-from cutline.participant.kernel_pages import PAGE, KernelRefused, Runs
+from cutline.participant.kernel_pages import PAGE, KernelRefused
 from cutline.participant.memory import Bytes
 from cutline.participant.page_log import PageLog, Picked
 from cutline.participant.page_tracker import Span
+from cutline.participant.runs import Runs
 from cutline.participant.tracking import RegionTracker, chosen_tracking, insist
 from cutline.storage.extents import Extents
 from tests.participant.edits import EDITS

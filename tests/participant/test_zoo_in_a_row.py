@@ -21,9 +21,9 @@ from cutline.errors import CannotRestore
 from cutline.participant import tracking
 from cutline.participant.blocks import changed_runs
 from cutline.participant.capture import Capturer
-from cutline.participant.kernel_pages import Runs
 from cutline.participant.page_log import PageLog
 from cutline.participant.page_tracker import PageTracker
+from cutline.participant.runs import Runs
 from cutline.participant.tracking import RegionTracker
 from cutline.storage.extents import Extents
 from cutline.storage.image import Piece
@@ -80,7 +80,7 @@ def a_page_less(patch: Patch) -> None:
 def a_block_less(patch: Patch) -> None:
     """The hashes of one block are not compared."""
     true = changed_runs
-    patch.setattr(tracking, "changed_runs", lambda old, new, block: true(old, new, block)[:-1])
+    patch.setattr(tracking, "changed_runs", lambda *given: tuple(each[:-1] for each in true(*given)))
 
 
 def a_region_less(patch: Patch) -> None:

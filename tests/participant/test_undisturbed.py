@@ -25,6 +25,20 @@ def now() -> tuple[float, bool]:
     return sys.getswitchinterval(), gc.isenabled()
 
 
+@pytest.mark.parametrize("micros", (15, 19, 99, 100, 5000))
+def test_the_switch_interval_does_not_wear_away(micros: int, usual: tuple[float, bool]) -> None:
+    """Python keeps whole microseconds, and what it says of some of them is a little less."""
+    try:
+        sys.setswitchinterval(micros * 1e-6 + 5e-7)
+        before = now()
+        for _ in range(3):
+            with undisturbed():
+                assert sys.getswitchinterval() < before[0] or micros < 20
+        assert now() == before
+    finally:
+        sys.setswitchinterval(usual[0] + 5e-7)
+
+
 @contextlib.contextmanager
 def somebody_else_inside() -> Iterator[None]:
     entered, leave = threading.Event(), threading.Event()

@@ -25,6 +25,7 @@ from .effect_book import Outcome
 from .effect_request import Done, NotDone
 from .messages import pack_error, pack_value
 from .processes import only_here
+from .saying import shown, text_of
 
 __all__ = (
     "RESULT_IN_ROW",
@@ -60,7 +61,7 @@ class Storage:
             # Whatever it is (pickling calls code of the user's): it has happened, and that must be known.
             lost = ResultNotStored(
                 f"effect {function} of participant {self.participant!r} has happened, and its result cannot "
-                f"be stored: {_told(error)}. It is not called again; have it return what can be stored",
+                f"be stored: {text_of(error)}. It is not called again; have it return what can be stored",
                 participant=self.participant,
                 function=function,
             )
@@ -71,11 +72,11 @@ class Storage:
         state = "again" if again else "error"
         try:
             if not isinstance(error, Exception):
-                error = RemoteError(f"effect {function} ended with {type(error).__name__}: {_told(error)}")
+                error = RemoteError(f"effect {function} ended with {type(error).__name__}: {text_of(error)}")
             return self._stored(state, number, pack_error(error, participant=self.participant), "")
         except BaseException as failure:
             # Whatever it is (its own `__str__` may raise): the call is over, and that must be known.
-            kind, why = type(error).__name__, _told(failure)
+            kind, why = type(error).__name__, text_of(failure)
             text = f"effect {function} raised {kind}, which cannot be stored: {why}"
             return Outcome(state, _bytes(pack_error(RemoteError(text), participant=self.participant)))
 
@@ -93,14 +94,6 @@ class Storage:
                     raise
                 time.sleep(PAUSE)
         return Outcome(state, None, (key, digest_of(answer), len(answer)), by)
-
-
-def _told(value: Any) -> str:
-    """The text of an error, or of what a function returned, whose own code may raise."""
-    try:
-        return str(value) if isinstance(value, BaseException) else f"{value!r:.80}"
-    except BaseException as error:
-        return f"a {type(value).__name__} that cannot be shown ({type(error).__name__})"
 
 
 def _bytes(packed: Any) -> bytes:
@@ -211,7 +204,7 @@ def reconciled(
                     said = asyncio.run(said)
         except BaseException as error:
             # A SystemExit too: nobody would ever hear of what the policy says.
-            reason = f"its reconcile function raised {type(error).__name__}: {_told(error)}"
+            reason = f"its reconcile function raised {type(error).__name__}: {text_of(error)}"
             if left > 1:
                 pause(PAUSE)
             continue
@@ -220,7 +213,7 @@ def reconciled(
         if isinstance(said, NotDone) or said is NotDone:
             return None, ""
         text = "its reconcile function must return cutline.Done(result) or cutline.NotDone()"
-        return None, f"{text}, not {_told(said)}"
+        return None, f"{text}, not {shown(said)}"
     return None, reason
 
 

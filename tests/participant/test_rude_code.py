@@ -6,6 +6,7 @@ import asyncio
 import errno
 import gc
 import logging
+import sys
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from typing import Any
 
@@ -17,7 +18,7 @@ from cutline.participant.messages import pack_error, unpack_error
 from cutline.participant.method_table import refuse_generator
 from cutline.participant.peers import Peers
 from cutline.participant.replay_loop import ReplayLoop
-from cutline.participant.saying import said
+from cutline.participant.saying import said, shown
 from cutline.participant.suspended import HandlerRaised
 from cutline.participant.transport import CLOSED_HERE, LinkRefused
 from cutline.participant.transport_local import LocalHub, LocalTransport
@@ -41,6 +42,22 @@ def test_an_exception_without_a_text_is_an_answer_like_others(error: Mute) -> No
     assert isinstance(answer, (Mute, RemoteError))
     assert said(error) == "Mute: (its __str__ raised ValueError)"
     assert str(HandlerRaised("m", error)) == "m: Mute: (its __str__ raised ValueError)"
+
+
+class Leaving(Exception):
+    """Ends whoever asks what it is."""
+
+    def __str__(self) -> str:
+        sys.exit(3)
+
+    def __repr__(self) -> str:
+        sys.exit(3)
+
+
+def test_a_text_that_calls_exit_ends_nobody() -> None:
+    assert said(Leaving()) == "Leaving: (its __str__ raised SystemExit)"
+    assert shown(Leaving()) == "a Leaving that cannot be shown (SystemExit)"
+    assert shown("x" * 100) == "'" + "x" * 79
 
 
 async def _raise(kind: type[BaseException]) -> None:

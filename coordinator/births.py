@@ -37,6 +37,9 @@ __all__ = ("Births", "outcome")
 T = TypeVar("T")
 
 _log = logging.getLogger("cutline")
+# Seconds until a name that nobody here has heard of counts as one that nobody has.
+_NEWS = 1.0
+_LOOK = 0.01
 
 
 class Births:
@@ -152,12 +155,21 @@ class Births:
         if error is not None:
             self._untold.pop(name, None)
             raise error
-        there = (self._runner.known_names, self._pending, self._heard)
-        if not any(name in names for names in there):
+        if not self._comes(name):
             known = ", ".join(sorted({*self._runner.known_names, *self._pending})) or "none"
             raise UnknownParticipant(
                 f"there is no participant {name!r}; spawn it first (known: {known})", participant=name
             )
+
+    def _comes(self, name: str) -> bool:
+        """Whether somebody of that name is known here, or gets known: the answer of a participant that has
+        spawned it may be here before the news of its birth."""
+        deadline = time.monotonic() + _NEWS
+        while not any(name in names for names in (self._runner.known_names, self._pending, self._heard)):
+            if time.monotonic() > deadline or self._runner.fault is not None or self._runner.is_copy:
+                return False
+            time.sleep(_LOOK)
+        return True
 
     def heard_of(self, name: str) -> None:
         """A handle of that name came in a message."""

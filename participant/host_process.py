@@ -67,7 +67,8 @@ def serve(raw: bytes, kind: type[Runner] = Parcelling, node: str = "", host: str
         StoreNotShared: this process does not see the storage folder of the system that launched it.
     """
     spec = msgpack.unpackb(raw, strict_map_key=False)
-    sys.setswitchinterval(min(SWITCH_SECONDS, sys.getswitchinterval()))
+    if sys.getswitchinterval() > SWITCH_SECONDS:
+        sys.setswitchinterval(SWITCH_SECONDS + 5e-7)  # whole microseconds, cut
     restrict(spec["system"], spec.get("allow"))
     install_program(spec["program"])
     with _private_folder(spec) as folder:

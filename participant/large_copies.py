@@ -47,6 +47,9 @@ class LargeCopies:
 
     def __init__(self) -> None:
         self._idle: deque[_Block] = deque()
+        # Those that are lent. A block and its weak reference hold each other: if nobody else held them, a
+        # collection would take both, and nothing would come back.
+        self._out: set[_Block] = set()
 
     def room(self, size: int) -> Bytes:
         """Memory for that many bytes, its content undefined."""
@@ -61,13 +64,20 @@ class LargeCopies:
         try:
             return self._lent(_Block(size))
         except OSError:
-            # Too little of it, most likely: this says so in the way that callers expect.
+            # Too little of it, most likely. Without what lies here it may do; else numpy says so.
+            self.give_up()
             return np.empty(size, np.uint8)
 
     def _lent(self, block: _Block) -> Bytes:
         root: Bytes = np.frombuffer(block.memory, np.uint8)
-        block.out = weakref.ref(root, lambda _reference: self._idle.append(block))
+        self._out.add(block)
+        block.out = weakref.ref(root, lambda _reference: self._returned(block))
         return root
+
+    def _returned(self, block: _Block) -> None:
+        """In any thread, at any moment."""
+        self._idle.append(block)
+        self._out.discard(block)
 
     def give_up(self) -> None:
         """What lies here was not taken by the last capture, or there was none for long: it goes."""

@@ -24,8 +24,6 @@ from cutline.storage.image import Content, ImageRef, Piece, Region, write_image
 __all__ = ("Persister", "PersistJob", "Persisted")
 
 _log = logging.getLogger("cutline")
-# Seconds after an image until what is kept for the next one is given up.
-RESTED = 10.0
 
 
 class PersistJob(NamedTuple):
@@ -57,6 +55,7 @@ class Persister:
     """A thread that writes images; `post` hears of each one. `most`: packs of a chain, see `folding`."""
 
     most = MOST
+    rest: float | None = None
 
     def __init__(self, blobs: BlobStore, post: Callable[[Persisted], None], name: str = "") -> None:
         self._blobs = blobs
@@ -81,15 +80,14 @@ class Persister:
         self._thread.join(timeout=30)
 
     def _run(self) -> None:
-        wait: float | None = None
         while True:
             try:
-                job = self._jobs.get(timeout=wait)
+                job = self._jobs.get(timeout=self.rest)
             except queue.Empty:
                 self._rested()
-                wait = None
                 continue
             if job is None:
+                self._rested()
                 return
             if isinstance(job, threading.Event):
                 job.set()
@@ -103,10 +101,9 @@ class Persister:
             self._post(outcome)
             # They refer to the bytes of the image.
             del job, outcome
-            wait = RESTED
 
     def _rested(self) -> None:
-        """No image was asked for in a while."""
+        """No image was asked for in `rest` seconds, or none will be."""
 
     def _outcome(self, job: PersistJob) -> Persisted:
         return write(self._blobs, job, self.most)

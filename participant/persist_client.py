@@ -61,6 +61,8 @@ SILENCE, ANSWERS = 6.0, 20.0
 _TRIES = 3
 # Seconds for which it is left alone after it could not be had.
 _REST = 30.0
+# Seconds without an image after which what lies ready for large copies is given up.
+RESTED = 10.0
 _SPOOL_MIN = 1 << 20
 _SPOOL_KEPT = 8 << 20
 SOCKET, LOCK = "persist.sock", "persist.lock"
@@ -166,6 +168,8 @@ class ProcessPersister(Persister):
 
     `store`: the URL that the process opens for the same place as `blobs`.
     """
+
+    rest = RESTED
 
     def __init__(
         self, blobs: BlobStore, post: Callable[[Persisted], None], name: str, folder: Path, store: str

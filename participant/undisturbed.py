@@ -1,7 +1,7 @@
 """While a capture is taken: no garbage collection, and the GIL comes back soon when a call has given it away.
 
 Collections would run destructors of the state in the middle. A thread that wants the GIL back waits for the
-switch interval, five milliseconds, before it asks a busy one for it: as long as several whole captures.
+switch interval before it asks a busy one for it: as long as some whole captures, several times in one.
 """
 
 from __future__ import annotations

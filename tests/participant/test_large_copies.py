@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import gc
+import mmap
 import os
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from cutline.participant.large_copies import LargeCopies
 from cutline.participant.memory import address
@@ -65,6 +68,28 @@ def test_no_two_copies_meet() -> None:
         if not number % 17:
             large.give_up()
         assert all(set(bytes(view[::4096])) == {number % 251} for number, view in held.items())
+
+
+def test_a_collection_takes_nothing_that_is_lent() -> None:
+    large = LargeCopies()
+    room = large.room(SIZE)
+    place, view = address(room), memoryview(room.data)
+    del room
+    gc.collect()
+    del view
+    assert address(large.room(SIZE)) == place
+
+
+def test_what_lies_idle_makes_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    large = LargeCopies()
+    large.room(SIZE)
+
+    def refused(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOMEM, "no more")
+
+    monkeypatch.setattr(mmap, "mmap", refused)
+    room = large.room(2 * SIZE)
+    assert len(room) == 2 * SIZE and not large._idle
 
 
 def test_an_image_gives_up_what_its_capture_did_not_take() -> None:

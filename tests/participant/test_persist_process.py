@@ -33,7 +33,7 @@ from cutline.participant.persist_client import (
 from cutline.participant.persist_wire import HungUp, receive, send
 from cutline.participant.places import machine_id
 from cutline.participant.scratch import leave_common
-from cutline.participant.shared_memory import CHUNK, Buffer, buffers
+from cutline.participant.shared_memory import CHUNK, LARGEST, Buffer, buffers
 from cutline.storage.extents import Extents
 from cutline.storage.image import Region
 from tests.participant.persisting import (
@@ -386,3 +386,19 @@ def test_what_writes_the_images_of_a_participant(
     other = made(machine="another")
     assert type(other) is Persister
     other.close()
+
+
+def test_what_large_copies_left_is_given_up_after_a_rest(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also what no image followed: of a trial at birth, of a capture that came to nothing."""
+    monkeypatch.setattr(ProcessPersister, "rest", 0.2)
+    persister = place.persister()
+    large = buffers().large
+    for _ in range(2):
+        large.room(LARGEST + 1)
+        until(lambda: not large._idle, "nothing lies idle")
+    place.written(persister, job_of(1, {0: random_bytes(1000)}))
+    large.room(LARGEST + 1)
+    persister.close()
+    assert not large._idle

@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -107,8 +108,10 @@ def test_a_lost_process_is_asked_about_and_a_recorded_result_is_used(tmp_path: P
     ]  # fmt: skip
 
 
-def halts(payer: cutline.Handle) -> None:
+def halts(payer_of: Callable[[], cutline.Handle]) -> None:
+    """It does so at any moment: perhaps before the program has named its participant once more."""
     with pytest.raises(SystemHalted, match=r"payer#1 \S+:hang \(attempt 1\)") as caught:
+        payer = payer_of()
         while True:
             again(lambda: payer.all_got.remote().result(timeout=60))
             time.sleep(0.05)
@@ -121,10 +124,10 @@ def test_what_nobody_can_find_out_halts_the_system_and_a_person_decides(tmp_path
         payer.unsure.tell(1)
         until(lambda: outside.lines(world), "the call")
         os.kill(pid_of(system, "payer"), signal.SIGKILL)
-        halts(payer)
+        halts(lambda: payer)
     # Nobody has said anything yet.
     with started(tmp_path) as system:
-        halts(system.spawn("payer", Payer))
+        halts(lambda: system.spawn("payer", Payer))
     (doc,) = rows(tmp_path)
     assert (doc["state"], doc["pending"]) == ("claimed", True)
     told = CliRunner().invoke(

@@ -48,7 +48,7 @@ from .person import PEOPLE, make_question
 from .renames import RENAMES
 from .spawning import check_name, packer, record_of
 from .steps import Steps
-from .suspended import HandlerRaised, Suspended
+from .suspended import HandlerRaised, SuspendedCalls
 from .timers import CLOCK, Queue, make_timer
 
 __all__ = ("Desk", "HandlerRaised", "EXPORTED_ANSWERS", "DEAD_LETTERS", "LEAVE")
@@ -60,7 +60,7 @@ EXPORTED_ANSWERS = 10_000
 DEAD_LETTERS = 1_000
 
 
-class Desk(Suspended):
+class Desk(SuspendedCalls):
     """See the module's head. Implements `cutline.participant.handle.Port` for handlers."""
 
     def __init__(

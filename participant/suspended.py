@@ -23,7 +23,7 @@ from .messages import encode_answer, pack_error, pack_value, unpack_error, unpac
 from .saying import said
 from .timers import Timers
 
-__all__ = ("HandlerRaised", "Suspended")
+__all__ = ("HandlerRaised", "SuspendedCalls")
 
 # What a timer answers, packed: None.
 _FIRED = [None]
@@ -38,7 +38,7 @@ class HandlerRaised(Exception):
         self.cause = cause
 
 
-class Suspended(Timers):
+class SuspendedCalls(Timers):
     """The part of `cutline.participant.desk.Desk` that knows suspended handlers."""
 
     me: Member

@@ -43,6 +43,7 @@ from .scratch import RUN, let_go, make_folder
 from .spill import Spill
 from .steps import Steps
 from .transport_mixed import MixedTransport
+from .undisturbed import set_switch_interval
 
 __all__ = ("serve", "start_beat", "BEAT_SECONDS", "build")
 
@@ -68,7 +69,7 @@ def serve(raw: bytes, kind: type[Runner] = Parcelling, node: str = "", host: str
     """
     spec = msgpack.unpackb(raw, strict_map_key=False)
     if sys.getswitchinterval() > SWITCH_SECONDS:
-        sys.setswitchinterval(SWITCH_SECONDS + 5e-7)  # whole microseconds, cut
+        set_switch_interval(SWITCH_SECONDS)
     restrict(spec["system"], spec.get("allow"))
     install_program(spec["program"])
     with _private_folder(spec) as folder:

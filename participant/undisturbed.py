@@ -13,7 +13,7 @@ import sys
 import threading
 from collections.abc import Iterator
 
-__all__ = ("undisturbed",)
+__all__ = ("set_switch_interval", "undisturbed")
 
 _SOON = 20e-6
 
@@ -42,9 +42,14 @@ def undisturbed() -> Iterator[None]:
                 _put_back()
 
 
+def set_switch_interval(seconds: float) -> None:
+    """`sys.setswitchinterval`, rounded: Python cuts it to whole microseconds, and says of some of them that
+    they are a little less, so that one would be lost each time that it is put back."""
+    sys.setswitchinterval(seconds + 5e-7)
+
+
 def _put_back() -> None:
-    # Python cuts it to whole microseconds: what it says would be one less the next time.
-    sys.setswitchinterval(_usual + 5e-7)
+    set_switch_interval(_usual)
     if _collecting:
         gc.enable()
 

@@ -90,6 +90,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if run.measure_all(in_order(wanted)) and options.micro:
             run.measure_micro()
         doc = run.to_doc()
+        for absent in run.missing:
+            print(f"not measured: {absent.name}: {absent.reason}", file=sys.stderr)
     doc = merged([*beside, doc])
     if options.report is not None:
         _report(doc, options.report)

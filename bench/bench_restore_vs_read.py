@@ -147,7 +147,7 @@ def _row(name: str, stored: _Stored, rounds: int, note: str) -> Row:
 
 
 def measure(
-    *, rounds: int = 7, mebibytes: int = 256, checkpoints: int = 100, share: float = 0.01
+    *, rounds: int = 25, mebibytes: int = 256, checkpoints: int = 100, share: float = 0.01
 ) -> list[Row]:
     """The rows; see the module's head."""
     with tempfile.TemporaryDirectory(prefix="cutline-bench-") as folder:

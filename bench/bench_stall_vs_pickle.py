@@ -15,7 +15,7 @@ from bench.stall import SPELL, Spell, Ticker, asked, by_hand, mebibytes, periodi
 __all__ = ("measure", "measure_with")
 
 SHARE = 0.01
-ROUNDS = 5
+ROUNDS = 7
 # What a checkpoint of a state to which nobody writes may take: a millisecond, and one for each GiB.
 _FIXED = _EACH_GIB = 0.001
 

@@ -1,7 +1,8 @@
 """``python -m bench.profiled ROW ...``: where the processor time of rows goes, a text per row.
 
-The sampling profiler py-spy looks at every process of the run from outside, so what it shows is the product
-as it is. A row's figures are not to be taken from such a run.
+The sampling profiler py-spy looks at every process of the run from outside and without stopping it, so what
+it shows is the product as it is, but for some looks that come to nothing. A row's figures are not to be
+taken from such a run.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from bench.stacks import processes, table
 
 __all__ = ("main", "profile")
 
-RATE = 200
+RATE = 100
 
 
 def profile(row: str, *, quick: bool, rate: int = RATE) -> str:
@@ -36,9 +37,11 @@ def profile(row: str, *, quick: bool, rate: int = RATE) -> str:
     with tempfile.TemporaryDirectory(prefix="cutline-bench-") as folder:
         stacks = Path(folder) / "stacks"
         command = [sys.executable, "-m", "bench", "--only", row, *(["--quick"] if quick else [])]
-        record = [spy, "record", "--subprocesses", "--function", "--full-filenames", "--format", "raw"]
+        # A process of Ray's that is stopped for each look does not come up, and the run does not end.
+        record = [spy, "record", "--nonblocking", "--rate", str(rate), "--subprocesses"]
+        form = ["--function", "--full-filenames", "--format", "raw", "--output", str(stacks)]
         done = subprocess.run(
-            [*record, "--rate", str(rate), "--output", str(stacks), "--", *command],
+            [*record, *form, "--", *command],
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -53,8 +56,7 @@ def profile(row: str, *, quick: bool, rate: int = RATE) -> str:
         f"# {row}: where its processor time goes\n\n"
         f"`python -m bench.profiled {row}`, {size}: {rate} samples a second of each thread that is not\n"
         "asleep: it computes, waits for the interpreter, or is within a call of the system. Per cent of the\n"
-        "process's samples: the function itself, and with all that it calls.\n\n"
-        + table(found)
+        "process's samples: the function itself, and with all that it calls.\n\n" + table(found)
     )
 
 

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 import bench.document
+from bench.__main__ import main
 from bench.bench_same_vs_same import measure as measure_same
 from bench.document import Run, compact, in_order, row_names, without_paths
 from bench.quick import QUICK
@@ -72,6 +73,13 @@ def test_a_quick_run_is_small_and_says_what_it_left_out(monkeypatch: pytest.Monk
     run.measure("no_such_row")
     assert asked == [dict(QUICK["channel_vs_ray"])]
     assert run.missing == [Missing("no_such_row", "not in the quick run; `make bench` measures it")]
+
+
+def test_who_asks_for_a_row_alone_hears_why_it_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--only", "coordinator_slope", "--quick"]) == 0
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert told.err == "not measured: coordinator_slope: not in the quick run; `make bench` measures it\n"
 
 
 def test_every_quick_row_exists() -> None:

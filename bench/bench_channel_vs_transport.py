@@ -15,6 +15,7 @@ from statistics import median
 from typing import Any
 
 import cutline
+from bench.limits import polled
 from bench.row import Row, interleave
 from bench.sender_receiver import Receiver, Sender
 from bench.stream_peer import StreamPair
@@ -42,10 +43,11 @@ class ChannelPair:
         """Messages a second, from the sender's first call to the receiver's last."""
         self._ask(self.receiver.expect, messages)
         self._ask(self.sender.start, messages)
-        count, size, ended = self._ask(self.receiver.report)
-        while not ended:
-            time.sleep(0.05)
-            count, size, ended = self._ask(self.receiver.report)
+        count, size, ended = polled(
+            lambda: self._ask(self.receiver.report),
+            lambda report: report[2],
+            f"the receiver, of {messages} messages through the channel",
+        )
         if (count, size) != (messages, messages * SIZE):
             raise AssertionError(f"the channel lost or doubled messages: {count}, {size} bytes of {messages}")
         return messages / float(ended - self._ask(self.sender.report))

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 import tempfile
-import threading
 import time
 from statistics import median
 from typing import Any
@@ -19,11 +18,14 @@ import numpy as np
 
 import cutline
 from bench.row import Row
+from bench.trigger import Trigger, enough
 
-__all__ = ("Keeper", "Trigger", "measure_at")
+__all__ = ("Keeper", "measure_at")
 
 PAGE = 4096
 TEXT = 2000
+# Seconds before a spell is measured, for what the one before it has left.
+_SETTLE = 0.2
 WORDS = ("the", "plan", "cut", "holds", "a", "message", "nobody", "answers", "before", "noon")
 
 
@@ -75,35 +77,6 @@ def _message(number: int, random: np.random.Generator) -> dict[str, Any]:
     return {"role": "user" if number % 2 else "model", "id": number, "text": text * (TEXT // len(text))}
 
 
-class Trigger:
-    """Checkpoints at a rate, in a thread of its own, while `wanted` is set."""
-
-    def __init__(self, system: cutline.System, per_second: float) -> None:
-        self.system, self.pause = system, 1 / per_second
-        self.wanted = threading.Event()
-        self.taken = 0
-        self._over = False
-        self._thread = threading.Thread(target=self._run, daemon=True)
-        self._thread.start()
-
-    def _run(self) -> None:
-        due = time.monotonic()
-        while not self._over:
-            if not self.wanted.wait(0.05):
-                due = time.monotonic() + self.pause
-                continue
-            time.sleep(max(0.0, due - time.monotonic()))
-            due = max(due + self.pause, time.monotonic())
-            if self.wanted.is_set():
-                self.system.checkpoint()
-                self.taken += 1
-
-    def end(self) -> None:
-        self._over = True
-        self.wanted.clear()
-        self._thread.join(60)
-
-
 def measure_at(
     name: str,
     per_second: float,
@@ -121,6 +94,7 @@ def measure_at(
     plain = mebibytes * 100 // 1024
     kept: list[float] = []
     free: list[float] = []
+    taken: list[int] = []
     with tempfile.TemporaryDirectory(prefix="cutline-bench-") as folder:
         system = cutline.start(folder, name="keeper", interval=None, quiet=True)
         try:
@@ -128,17 +102,21 @@ def measure_at(
             keeper.start.options(durable=False).remote().result(timeout=60)
             for _ in range(3):
                 system.checkpoint()
-            trigger = Trigger(system, per_second)
-            for number in range(2 * rounds):
-                measured = (number + number // 2) % 2 == 0
-                (trigger.wanted.set if measured else trigger.wanted.clear)()
-                time.sleep(0.2)
-                (kept if measured else free).append(_rate(keeper, spell))
-            trigger.end()
+            with Trigger(system, per_second) as trigger:
+                for number in range(2 * rounds):
+                    measured = (number + number // 2) % 2 == 0
+                    (trigger.wanted.set if measured else trigger.wanted.clear)()
+                    time.sleep(_SETTLE)
+                    before = trigger.taken
+                    (kept if measured else free).append(_rate(keeper, spell))
+                    trigger.check()
+                    if measured:
+                        taken.append(trigger.taken - before)
             keeper.stop.options(durable=False).remote().result(timeout=60)
             stalls = [row.summary["stall_ms_max"] for row in system.checkpoints()[4:]]
         finally:
             system.stop()
+    enough(taken, [spell] * rounds, per_second)
     return Row(
         name=name,
         unit="messages/s",
@@ -148,7 +126,7 @@ def measure_at(
         by="lower",
         note=f"{mebibytes} MiB in 8 arrays, 0.1 % of their pages a second, {plain} MiB of plain objects; "
         f"{rounds} pairs of {spell:g} s; asked for {per_second:g} checkpoints a second, "
-        f"{trigger.taken / (rounds * (spell + 0.2)):.2f} taken; capture_ms {median(stalls):.1f}",
+        f"{sum(taken) / (rounds * spell):.2f} taken; capture_ms {median(stalls):.1f}",
     )
 
 

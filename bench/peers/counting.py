@@ -8,16 +8,16 @@ by its rate without, of the same round. The rates themselves are not compared: F
 from __future__ import annotations
 
 import tempfile
-import time
 from collections.abc import Callable
 from typing import Any
 
 import cutline
+from bench.limits import polled
 from bench.peers.child import Child
 from bench.peers.turns import Peers, in_turns
 from bench.row import Missing, Row
 from bench.sender_receiver import CHUNK, Receiver
-from bench.throughput import Trigger
+from bench.trigger import Trigger, enough
 
 __all__ = ("GROUP", "compared")
 
@@ -80,35 +80,67 @@ class _Ours:
         self.system = cutline.start(folder, name="counter", interval=None, quiet=True)
         self.counter: Any = self.system.spawn("counter", Counter)
         self.events: Any = self.system.spawn("events", Events, self.counter)
+        # By the interval asked for: checkpoints that each measurement had, and its seconds.
+        self.taken: dict[float, list[int]] = {}
+        self.seconds: dict[float, list[float]] = {}
 
     @staticmethod
     def _ask(method: Any, *args: Any) -> Any:
         return method.options(durable=False).remote(*args).result(timeout=60)
 
     def rate(self, events: int, keys: int, interval: float) -> float:
-        """Events a second."""
+        """Events a second, from the first that is told to the last that is counted."""
         self._ask(self.counter.expect, events)
-        trigger = Trigger(self.system, 1 / interval) if interval else None
-        if trigger is not None:
-            trigger.wanted.set()
-        try:
-            self._ask(self.events.start, events, keys)
-            found = self._ask(self.counter.report)
-            while not found[2]:
-                time.sleep(0.05)
-                found = self._ask(self.counter.report)
-        finally:
-            if trigger is not None:
-                trigger.end()
+        if interval:
+            with Trigger(self.system, 1 / interval) as trigger:
+                trigger.wanted.set()
+                found, seconds = self._counted(events, keys, trigger.check)
+            # With the one that was under way: its work was in the spell too.
+            self.taken.setdefault(interval, []).append(trigger.taken)
+            self.seconds.setdefault(interval, []).append(seconds)
+        else:
+            found, seconds = self._counted(events, keys, lambda: None)
         if found[:2] != (min(keys, events), events):
             raise AssertionError(f"ours counted {found[1]} of {events} events, {found[0]} keys")
-        return events / float(found[2] - self._ask(self.events.report))
+        return events / seconds
+
+    def _counted(self, events: int, keys: int, check: Callable[[], None]) -> tuple[Any, float]:
+        """What the counter reports after the last event, and the seconds until then."""
+
+        def report() -> Any:
+            check()
+            return self._ask(self.counter.report)
+
+        self._ask(self.events.start, events, keys)
+        found = polled(report, lambda found: found[2], f"our counter, of {events} events")
+        return found, float(found[2] - self._ask(self.events.report))
+
+    def checkpoints(self, interval: float) -> str:
+        """How many there were, for a note.
+
+        Raises:
+            AssertionError: too few to show what they cost.
+        """
+        enough(self.taken[interval], self.seconds[interval], 1 / interval)
+        a_second = sum(self.taken[interval]) / sum(self.seconds[interval])
+        return f"ours took {a_second:.2g} checkpoints a second, {min(self.taken[interval])} or more in each"
 
 
 def compared(
-    name: str, against: str, opened: Callable[[], Child], *, rounds: int, spell: float, keys: int
+    name: str,
+    against: str,
+    opened: Callable[[], Child],
+    *,
+    clock: str,
+    rounds: int,
+    spell: float,
+    keys: int,
 ) -> list[Row | Missing]:
-    """The rows against one peer, whose process answers with events a second."""
+    """The rows against one peer, whose process answers with events a second; ``clock``: from when until when.
+
+    A spell is that of the rate without checkpoints; with them it takes longer.
+    """
+    clocks = f"our clock runs from the first event told to the last one counted, the peer's {clock}"
     names = {f"overhead_{end}_vs_{name}": name for end, _interval in _INTERVALS}
     with tempfile.TemporaryDirectory(prefix="cutline-bench-") as folder, Peers() as peers:
         peer = peers.open(name, opened)
@@ -130,6 +162,7 @@ def compared(
                     events, interval
                 )
         samples = in_turns(rounds, sides, warm=0)
+        taken = {interval: ours.checkpoints(interval) for _end, interval in _INTERVALS}
     return [
         Row(
             name=f"overhead_{end}_vs_{name}",
@@ -139,9 +172,10 @@ def compared(
             at_least=1.0,
             against=against,
             group=GROUP,
-            note=f"a counter of {keys:,} keys, about {spell:g} s each; each event counted once, checked",
+            note=f"a counter of {keys:,} keys, about {spell:g} s each; each event counted once, checked; "
+            f"{taken[interval]}; {clocks}",
         )
-        for end, _interval in _INTERVALS
+        for end, interval in _INTERVALS
     ]
 
 

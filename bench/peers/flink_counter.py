@@ -2,8 +2,9 @@
 
 Counts are checked in a small job, whose results are collected; what is timed goes to Flink's sink of nothing,
 since collecting costs more than counting. The time is that which Flink itself gives for the job, so that the
-start of its cluster is not in it. This module runs in an interpreter of its own, which has apache-flink and
-nothing of ours.
+start of its cluster is not in it, but the start and the end of the job's tasks are: a sink of nothing has no
+clock that could say when the last count came. This module runs in an interpreter of its own, which has
+apache-flink and nothing of ours.
 """
 
 from __future__ import annotations

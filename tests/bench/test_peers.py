@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import pytest
 
 import bench.bench_peers_channel
+import bench.peers.counting
 import bench.peers.threads
 from bench.bench_peers_capture import measure as measure_capture
 from bench.bench_peers_channel import measure as measure_channel
 from bench.bench_peers_flink import measure as measure_flink
+from bench.limits import polled
 from bench.peers.child import Absent, Child
 from bench.peers.counting import compared as measure_counting
 from bench.peers.held import SHAPES, Held, OurHeld
@@ -19,6 +22,7 @@ from bench.peers.threads import Appending, PeerOf, Steps
 from bench.peers.threads import compared as measure_steps
 from bench.peers.turns import Peers, in_turns
 from bench.row import NOT_IN_QUICK, Missing, Row
+from bench.trigger import Trigger
 
 ABSENT = "tests.bench.absent_peer"
 
@@ -134,10 +138,37 @@ def test_a_peer_that_loses_a_message_is_an_error(monkeypatch: pytest.MonkeyPatch
 
 
 def test_overhead_rows_name_a_peer_that_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = measure_counting("nobody", "", lambda: Child(ABSENT, "server"), rounds=1, spell=0.1, keys=10)
+    small: dict[str, Any] = {"clock": "", "rounds": 1, "spell": 0.1, "keys": 10}
+    found = measure_counting("nobody", "", lambda: Child(ABSENT, "server"), **small)
     assert found == [
         Missing("overhead_1s_vs_nobody", "no such server here"),
         Missing("overhead_100ms_vs_nobody", "no such server here"),
     ]
     monkeypatch.setenv("CUTLINE_BENCH_FLINK", "no-such-python")
     assert [type(each) for each in measure_flink()] == [Missing, Missing]
+
+
+def test_overhead_rows_run_small_and_count_their_checkpoints(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Steady:
+        def ask(self, events: int, keys: int, interval: float) -> dict[str, float]:
+            return {"rate": 40_000.0}
+
+    def measured() -> list[Row | Missing]:
+        small: dict[str, Any] = {"clock": "from then to then", "rounds": 1, "spell": 0.5, "keys": 10}
+        peer: Any = Steady
+        return measure_counting("steady", "a fake", peer, **small)
+
+    monkeypatch.setattr(bench.peers.counting, "_INTERVALS", (("1s", 0.1), ("100ms", 0.05)))
+    rows = rows_of(measured())
+    assert list(rows) == ["overhead_1s_vs_steady", "overhead_100ms_vs_steady"]
+    note = rows["overhead_1s_vs_steady"].note
+    assert "ours took " in note and note.endswith("the peer's from then to then")
+    monkeypatch.setattr(Trigger, "_take_all", lambda _self: None)
+    with pytest.raises(AssertionError, match="1 of 1 spells had no checkpoint"):
+        measured()
+
+
+def test_the_clock_of_a_counter_that_stands_still_ends() -> None:
+    with pytest.raises(TimeoutError, match="our counter, of 9 events: not done after 0 s, but 3"):
+        polled(lambda: 3, lambda _found: False, "our counter, of 9 events", patience=0)
+    assert polled(lambda: 4, lambda found: found == 4, "") == 4

@@ -24,7 +24,7 @@ QUICK: Mapping[str, Mapping[str, Any]] = {
     "map_restore": {"entries": 200_000, "rounds": 5},
     "messages_appended": {"rounds": 9},
     "overhead": {"rounds": 5, "spell": 1.0, "quick": True},
-    "peers_bytewax": {"spell": 0.5},
+    "peers_bytewax": {"spell": 1.5},
     "peers_capture": {"scale": 0.1},
     "peers_channel": {"messages": 20_000, "slow": 2_000, "ray": False},
     "peers_recovery": {"sizes": (("recovery_all_1mb", 1 << 20),), "bare": 0},

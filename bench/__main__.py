@@ -14,14 +14,18 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
-from bench.document import Run, compact, in_order, row_names
+from bench.document import Run, compact, in_order, row_names, save_figures
 from bench.merged import merged
+from bench.repeated import Repeated
 from bench.row import Row
 from cutline.storage.authentic import StoreKey
 from cutline.storage.keys import ENVIRONMENT
 
 __all__ = ("main",)
+
+Doc = dict[str, Any]
 
 
 def _line(row: Row) -> str:
@@ -34,6 +38,12 @@ def _line(row: Row) -> str:
     return f"{measured} {doc['target']}: {doc['verdict']}{short}; {figures}"
 
 
+def _times(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text} is no number of runs: it must be 1 or more")
+    return int(text)
+
+
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m bench", description="Ratios of Cutline to what it replaces."
@@ -42,20 +52,19 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--only", metavar="ROW,...", help="measure these rows only")
     parser.add_argument("--quick", action="store_true", help="smaller sizes and fewer rounds; not every row")
     parser.add_argument("--micro", action="store_true", help="the parts too, each alone (pytest-benchmark)")
+    parser.add_argument("--runs", metavar="N", type=_times, default=1, help="measure the rows N times over")
     parser.add_argument("--report", metavar="FOLDER", type=Path, help="write report.md, pictures and figures")
     parser.add_argument("--figures", metavar="FILE", type=Path, help="report these, without measuring")
     parser.add_argument("--with", dest="beside", metavar="FILE", type=Path, help="report these figures too")
     return parser.parse_args(arguments)
 
 
-def _report(doc: dict[str, object], folder: Path) -> None:
+def _report(doc: Doc, folder: Path) -> None:
     from bench.report import write_report
 
-    folder.mkdir(parents=True, exist_ok=True)
+    save_figures(doc, folder)
     # The report has the digits that the file has, so that the file gives it again.
-    doc = compact(doc)
-    (folder / "figures.json").write_text(json.dumps(doc) + "\n", encoding="utf-8")
-    for written in write_report(doc, folder):
+    for written in write_report(compact(doc), folder):
         print(f"written: {written.name}", file=sys.stderr)
 
 
@@ -64,6 +73,28 @@ def _compile_ours() -> None:
     and with PYTHONDONTWRITEBYTECODE in every process that a row starts: twice the time of its imports."""
     for room in ("barrier", "bench", "coordinator", "cutline", "participant", "storage"):
         compileall.compile_dir(str(Path(__file__).parents[1] / room), quiet=2)
+
+
+def _measure(options: argparse.Namespace, names: Sequence[str], beside: Sequence[Doc]) -> Doc:
+    """The document of the rows. With a report, its figures are written after each module, so that who kills
+    the run loses no more than one."""
+    runs = Repeated(
+        options.runs,
+        lambda: Run(
+            quick=options.quick, told=lambda row: None if options.json else print(_line(row), flush=True)
+        ),
+    )
+
+    def saved() -> None:
+        if options.report is not None:
+            save_figures(merged([*beside, runs.to_doc()]), options.report)
+
+    runs.measure(in_order(names), micro=options.micro, saved=saved)
+    for absent in runs.runs[-1].missing:
+        print(f"not measured: {absent.name}: {absent.reason}", file=sys.stderr)
+    for line in runs.lines() if not options.json else ():
+        print(line, flush=True)
+    return runs.to_doc()
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -84,14 +115,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # Whether they go together is better known before an hour of measuring.
         merged([*beside, Run().to_doc()])
         _compile_ours()
-        run = Run(
-            quick=options.quick, told=lambda row: None if options.json else print(_line(row), flush=True)
-        )
-        if run.measure_all(in_order(wanted)) and options.micro:
-            run.measure_micro()
-        doc = run.to_doc()
-        for absent in run.missing:
-            print(f"not measured: {absent.name}: {absent.reason}", file=sys.stderr)
+        doc = _measure(options, wanted, beside)
     doc = merged([*beside, doc])
     if options.report is not None:
         _report(doc, options.report)

@@ -14,19 +14,21 @@ import traceback
 from collections.abc import Callable, Sequence
 from contextlib import redirect_stdout
 from dataclasses import dataclass, field
-from importlib import import_module, metadata
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from bench.bench_same_vs_same import GROUP as NOISE
+from bench.packages import versions_of
 from bench.quick import QUICK
 from bench.row import NOT_IN_QUICK, Missing, Row
 
-__all__ = ("Run", "compact", "in_order", "machine", "row_names", "without_paths")
+__all__ = ("Run", "compact", "in_order", "machine", "row_names", "save_figures", "without_paths")
 
 _SAME = "same_vs_same"
-_PACKAGES = ("grpcio", "matplotlib", "msgpack", "numpy", "ray")
 _DIGITS = 5
+_INTERRUPTED = "the run was interrupted before it ended"
+_NOT_YET = "the run had not come to it when this was written"
 
 
 def row_names(folder: Path) -> list[str]:
@@ -56,15 +58,11 @@ def _processor() -> str:
     return models[0] if models else platform.machine()
 
 
-def _version(name: str) -> str | None:
-    try:
-        return metadata.version(name)
-    except metadata.PackageNotFoundError:
-        return None
+def machine(rows: Sequence[str] = ()) -> dict[str, Any]:
+    """What the figures were measured on, and how busy it was by then; nothing that names it.
 
-
-def machine() -> dict[str, Any]:
-    """What the figures were measured on, and how busy it was by then; nothing that names it."""
+    ``rows``: those that were measured, for the packages of their peers.
+    """
     return {
         "system": platform.platform(),
         "kernel": platform.release(),
@@ -73,31 +71,43 @@ def machine() -> dict[str, Any]:
         "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         "load": list(os.getloadavg()),
         "python": platform.python_version(),
-        "packages": {name: version for name in _PACKAGES if (version := _version(name)) is not None},
+        "packages": versions_of(rows),
     }
 
 
 @dataclass
 class Run:
-    """Takes measurements and keeps what they found. ``told`` hears of each row as it is there."""
+    """Takes measurements and keeps what they found. ``told`` hears of each row as it is there.
+
+    ``measured`` are the modules that came to their end, ``seconds`` what each took, also one that did not.
+    """
 
     quick: bool = False
     told: Callable[[Row], object] = lambda _row: None
     rows: list[Row] = field(default_factory=list)
     missing: list[Missing] = field(default_factory=list)
     errors: list[Missing] = field(default_factory=list)
+    measured: list[str] = field(default_factory=list)
     seconds: dict[str, float] = field(default_factory=dict)
     micro: list[dict[str, Any]] = field(default_factory=list)
+    _left: list[str] = field(default_factory=list)
     _load: tuple[float, float, float] = field(default_factory=os.getloadavg)
 
-    def measure_all(self, names: Sequence[str]) -> bool:
-        """One after the other. An interrupt ends it: the rest is missing, and what was found is kept."""
+    def measure_all(self, names: Sequence[str], saved: Callable[[], object] = lambda: None) -> bool:
+        """One after the other; ``saved`` is called after each, so that who writes the document keeps it.
+
+        An interrupt ends it: the rest is missing, and what was found is kept.
+        """
         for place, name in enumerate(names):
+            self._left = list(dict.fromkeys(names[place + 1 :]))
             try:
                 self.measure(name)
+                saved()
             except KeyboardInterrupt:
                 rest = dict.fromkeys(names[place:])
-                self.missing += [Missing(each, "the run was interrupted before it ended") for each in rest]
+                self._left = []
+                self.measured = [each for each in self.measured if each not in rest]
+                self.missing += [Missing(each, _INTERRUPTED) for each in rest]
                 return False
         return True
 
@@ -123,6 +133,7 @@ class Run:
             return
         finally:
             self.seconds[name] = self.seconds.get(name, 0.0) + time.monotonic() - began
+        self.measured += [name] if name not in self.measured else []
         for each in found if isinstance(found, list) else [found]:
             if isinstance(each, Missing):
                 self.missing.append(each)
@@ -136,7 +147,11 @@ class Run:
         with tempfile.TemporaryDirectory(prefix="cutline-bench-") as folder:
             file = Path(folder) / "micro.json"
             command = [sys.executable, "-m", "pytest", "-q", "bench/micro", f"--benchmark-json={file}"]
-            done = subprocess.run(command, stdout=sys.stderr, cwd=Path(__file__).parents[1])
+            try:
+                done = subprocess.run(command, stdout=sys.stderr, cwd=Path(__file__).parents[1])
+            except KeyboardInterrupt:
+                self.missing.append(Missing("micro", _INTERRUPTED))
+                return
             if done.returncode != 0:
                 self.errors.append(Missing("micro", f"pytest ended with status {done.returncode}"))
                 return
@@ -153,13 +168,15 @@ class Run:
 
     def to_doc(self) -> dict[str, Any]:
         """The document; ``machine`` and ``rows`` are what other programs read."""
+        missing = [*self.missing, *(Missing(name, _NOT_YET) for name in self._left)]
         return {
-            "machine": {**machine(), "load_before": list(self._load)},
+            "machine": {**machine([row.name for row in self.rows]), "load_before": list(self._load)},
             "rows": [row.to_doc() for row in self.rows],
-            "missing": [{"name": each.name, "reason": each.reason} for each in self.missing],
+            "missing": [{"name": each.name, "reason": each.reason} for each in missing],
             "errors": [{"name": each.name, "reason": each.reason} for each in self.errors],
             "micro": self.micro,
             "quick": self.quick,
+            "measured": [name for name in self.measured if name not in self._left],
             "seconds": self.seconds,
         }
 
@@ -171,3 +188,11 @@ def compact(document: Any) -> Any:
     if isinstance(document, list):
         return [compact(value) for value in document]
     return float(f"{document:.{_DIGITS}g}") if isinstance(document, float) else document
+
+
+def save_figures(document: Any, folder: Path) -> None:
+    """Writes the document to ``figures.json`` of a folder, which is made: all of it or nothing."""
+    folder.mkdir(parents=True, exist_ok=True)
+    unfinished = folder / "figures.json.new"
+    unfinished.write_text(json.dumps(compact(document)) + "\n", encoding="utf-8")
+    unfinished.replace(folder / "figures.json")

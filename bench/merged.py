@@ -7,16 +7,17 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from bench.bench_same_vs_same import GROUP as NOISE
+from bench.packages import together
 
 __all__ = ("merged",)
 
 
 def merged(documents: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """All rows of all documents; the machine is that of the first.
+    """All rows of all documents; the machine is that of the first, with the packages of all.
 
     What one of them has measured is not missing because another has not; a row that two of them have is that
-    of the later one. The baselines against themselves are told apart by their places, so a noisy run makes
-    the whole noisy.
+    of the later one, and ``runs`` are those of the last that has some. The baselines against themselves are
+    told apart by their places, so a noisy run makes the whole noisy.
 
     Raises:
         ValueError: they were made on machines that differ.
@@ -36,14 +37,32 @@ def merged(documents: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     seconds: Counter[str] = Counter()
     for document in documents:
         seconds.update(document["seconds"])
-    measured = set(rows) | {name for name, taken in seconds.items() if taken}
+    measured = list(dict.fromkeys(name for document in documents for name in _measured(document)))
+    runs = [{"runs": document["runs"]} for document in documents if "runs" in document]
+    errors = [entry for document in documents for entry in document["errors"]]
+    named = {*rows, *measured, *(entry["name"] for entry in errors)}
     missing = {entry["name"]: entry for document in documents for entry in document["missing"]}
     return {
-        "machine": {**first["machine"], "load": documents[-1]["machine"]["load"]},
+        "machine": {
+            **first["machine"],
+            "load": documents[-1]["machine"]["load"],
+            "packages": together(document["machine"]["packages"] for document in documents),
+        },
         "rows": list(rows.values()),
-        "missing": [entry for name, entry in missing.items() if name not in measured],
-        "errors": [entry for document in documents for entry in document["errors"]],
+        "missing": [entry for name, entry in missing.items() if name not in named],
+        "errors": errors,
         "micro": [part for document in documents for part in document["micro"]],
-        "quick": first["quick"],
+        "quick": any(document["quick"] for document in documents),
+        "measured": measured,
         "seconds": dict(seconds),
+        **(runs[-1] if runs else {}),
     }
+
+
+def _measured(document: Mapping[str, Any]) -> Sequence[str]:
+    """The modules that came to their end. Documents of before say only what took time and what is missing."""
+    if "measured" in document:
+        found: Sequence[str] = document["measured"]
+        return found
+    missing = {entry["name"] for entry in (*document["missing"], *document["errors"])}
+    return [name for name in document["seconds"] if name not in missing]

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import json
 import platform
+import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 import bench.document
+import bench.packages
 from bench.__main__ import main
 from bench.bench_same_vs_same import measure as measure_same
 from bench.document import Run, compact, in_order, row_names, without_paths
+from bench.merged import merged
 from bench.quick import QUICK
 from bench.row import Missing, Row
 
@@ -105,3 +110,67 @@ def test_a_baseline_against_itself_runs_small() -> None:
     assert [row.name for row in rows] == ["same_pickle_after", "same_question_after"]
     assert all(min(*row.samples_ours, *row.samples_baseline) > 0 for row in rows)
     assert all(row.target is not None and row.target.text() == "0.95 to 1.05" for row in rows)
+
+
+def _modules(monkeypatch: pytest.MonkeyPatch, **measures: Callable[..., object]) -> None:
+    modules = {f"bench.bench_{name}": SimpleNamespace(measure=each) for name, each in measures.items()}
+    monkeypatch.setattr(bench.document, "import_module", modules.__getitem__)
+
+
+def _interrupted() -> Row:
+    raise KeyboardInterrupt
+
+
+def _broken() -> Row:
+    raise AssertionError("lost")
+
+
+def test_what_was_measured_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    _modules(monkeypatch, a=lambda: ROW, b=_broken, c=_interrupted)
+    run = Run()
+    assert not run.measure_all(["a", "b", "c", "d"])
+    doc = run.to_doc()
+    assert doc["measured"] == ["a"] and set(doc["seconds"]) == {"a", "b", "c"}
+    assert [entry["name"] for entry in merged([doc, Run().to_doc()])["missing"]] == ["c", "d"]
+
+
+def test_what_is_interrupted_the_second_time_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    measures = iter((lambda: ROW, _interrupted))
+    _modules(monkeypatch, a=lambda: next(measures)(), b=lambda: ROW)
+    run = Run()
+    assert not run.measure_all(["a", "b", "a"])
+    assert run.to_doc()["measured"] == ["b"] and [each.name for each in run.missing] == ["a"]
+
+
+def test_figures_are_written_after_each_module(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    there: list[dict[str, Any]] = []
+
+    def killed() -> Row:
+        there.append(json.loads((tmp_path / "figures.json").read_text()))
+        raise SystemExit("killed")
+
+    long = Row("long", "s", [1.23456789], [1.0])
+    monkeypatch.setattr("bench.__main__.row_names", lambda _folder: ["a", "b", "c"])
+    _modules(monkeypatch, a=lambda: long, b=killed, c=killed)
+    with pytest.raises(SystemExit, match="killed"):
+        main(["--report", str(tmp_path)])
+    (doc,) = there
+    assert [row["name"] for row in doc["rows"]] == ["long"] and doc["rows"][0]["ratio"] == 1.2346
+    assert doc["measured"] == ["a"] and [entry["name"] for entry in doc["missing"]] == ["b", "c"]
+    assert [path.name for path in tmp_path.iterdir()] == ["figures.json"]
+
+
+def test_versions_of_the_peers_that_were_measured_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    versions = {"numpy": "2", "torch": "3", "kishu": "4", "langgraph": "5", "apache-flink": None}
+    monkeypatch.setattr(bench.packages, "_version", lambda name, _python: versions.get(name))
+    assert bench.document.machine()["packages"] == {"numpy": "2"}
+    rows = ["arrays_stall_vs_torch", "store_bytes_vs_langgraph_delta", "overhead_1s_vs_flink"]
+    assert bench.document.machine(rows)["packages"] == {"langgraph": "5", "numpy": "2", "torch": "3"}
+
+
+def test_the_version_of_an_interpreter_of_its_own_is_asked_for() -> None:
+    python = str(Path(sys.executable).with_name("python3"))
+    assert python != sys.executable
+    assert bench.packages._version("numpy", python) == bench.packages._version("numpy", sys.executable)
+    assert bench.packages._version("no-such-package", python) is None
+    assert bench.packages._version("numpy", "no-such-python") is None

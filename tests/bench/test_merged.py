@@ -66,3 +66,29 @@ def test_a_run_joins_figures_that_are_there(
     assert main(["--json", "--only", "written_per_changed", "--with", str(there)]) == 0
     document = json.loads(capsys.readouterr().out)
     assert [row["name"] for row in document["rows"]] == ["a", "b"] and not document["missing"]
+
+
+def test_what_has_begun_is_not_measured_yet() -> None:
+    first = Run(missing=[Missing("a", "not in the quick run"), Missing("b", "not in the quick run")]).to_doc()
+    second = Run(measured=["b"], seconds={"a": 2.0, "b": 3.0}).to_doc()
+    assert [entry["name"] for entry in merged([first, second])["missing"]] == ["a"]
+    del second["measured"]
+    second["missing"] = [{"name": "a", "reason": "interrupted"}]
+    both = merged([first, second])
+    assert both["measured"] == ["b"] and [entry["reason"] for entry in both["missing"]] == ["interrupted"]
+
+
+def test_packages_of_all_are_there_and_a_part_that_was_quick_is_said() -> None:
+    first, second = _document(_row("a")), _document(_row("b"))
+    first["machine"]["packages"] = {"numpy": "1", "ray": "2"}
+    second["machine"]["packages"] = {"numpy": "3", "torch": "4"}
+    second["quick"] = True
+    both = merged([first, second])
+    assert both["machine"]["packages"] == {"numpy": "1 and 3", "ray": "2", "torch": "4"}
+    assert both["quick"] and not merged([first, first])["quick"]
+    assert merged([both, second])["machine"]["packages"] == both["machine"]["packages"]
+
+
+def test_runs_are_kept() -> None:
+    first = {**_document(_row("a")), "runs": [[], []]}
+    assert merged([first, _document(_row("b"))])["runs"] == [[], []]

@@ -29,6 +29,8 @@ _HEADINGS = {
     "recovery": "Beside the recovery of others",
 }
 _RATES = (1, 10)
+# At the end of the name of a baseline against itself that was measured after the others.
+_AFTER = "_after"
 
 _WHAT = """What each row is, is in [docs/bench.md](../../docs/bench.md). Figures are those of
 this machine; what counts are the ratios of figures that were taken in turns in one run."""
@@ -38,6 +40,9 @@ _NOISY = """**No: this machine was too noisy for verdicts.** A baseline measured
 give 1, and its interval left 0.95 to 1.05. A verdict below has a question mark: it is what the samples
 give."""
 _QUIET = "Yes: a baseline measured against itself gives 1, with an interval inside 0.95 to 1.05."
+_UNKNOWN = """Before the other rows it was: a baseline measured against itself gave 1, with an interval inside
+0.95 to 1.05. After them this was not measured, so it is not known whether it was quiet at the end."""
+_NOTES = "What was measured, where a row's name does not say it:"
 _MICRO = "Taken by pytest-benchmark in one process, without a target: where the time of the rows goes."
 _MATRIX = """The same actors as participants in Ray actors, and as plain Ray actors; 0, 1 and 10
 checkpoints a second are asked for, and as many taken as each side can. The pattern of plain Ray: all hold
@@ -62,6 +67,16 @@ def too_noisy(doc: Doc) -> bool | None:
     """Whether the baseline against itself did not give 1 within 5 %; None if that was not measured."""
     same = [row["verdict"] == "holds" for row in doc["rows"] if row["group"] == NOISE]
     return None if not same else not all(same)
+
+
+def _seen_at_the_end(doc: Doc) -> bool:
+    """Whether each baseline that was measured against itself before other rows was so after them too."""
+    same = {row["name"] for row in doc["rows"] if row["group"] == NOISE}
+    # Those of a run that was added have its number at their end.
+    parts = [name.partition("_run_") for name in same if _AFTER not in name]
+    return len(same) == len(doc["rows"]) or all(
+        f"{a}{_AFTER}{run}{number}" in same for a, run, number in parts
+    )
 
 
 def _table(head: Sequence[str], lines: Iterable[Sequence[str]]) -> list[str]:
@@ -110,10 +125,7 @@ def _noise(doc: Doc) -> Iterator[str]:
         yield "Not measured (`same_vs_same`), so the verdicts below may be those of noise."
         yield ""
         return
-    if noisy:
-        yield _NOISY
-    else:
-        yield _QUIET
+    yield _NOISY if noisy else _QUIET if _seen_at_the_end(doc) else _UNKNOWN
     yield ""
     same = [row for row in doc["rows"] if row["group"] == NOISE]
     yield from _table(
@@ -207,6 +219,21 @@ def _micro(doc: Doc) -> Iterator[str]:
     )
 
 
+def _notes(doc: Doc) -> Iterator[str]:
+    """A line for each row with a note; rows that share one share the line."""
+    names: dict[str, list[str]] = {}
+    for row in doc["rows"]:
+        if row["note"]:
+            names.setdefault(row["note"], []).append(f"`{row['name']}`")
+    if names:
+        yield "## Notes"
+        yield ""
+        yield _NOTES
+        yield ""
+        yield from (f"- {', '.join(rows)}: {note}" for note, rows in names.items())
+        yield ""
+
+
 def _named(heading: str, text: str, entries: Sequence[Doc]) -> Iterator[str]:
     if entries:
         yield f"## {heading}"
@@ -243,6 +270,7 @@ def report_text(doc: Doc, pictures: Sequence[Picture], without: str = "") -> str
         lines += [f"## {_HEADINGS.get(group, group.capitalize())}", ""]
         lines += drawn(group or "targets") + [*_rows(groups[group], noisy)]
     lines += [*_matrix(doc, noisy), *drawn("matrix"), *_micro(doc), *drawn("micro")]
+    lines += _notes(doc)
     lines += _named("Missing", "Not measured in this run:", doc["missing"])
     return "\n".join(lines).rstrip() + "\n"
 

@@ -61,6 +61,27 @@ def test_one_noisy_baseline_of_two_is_enough() -> None:
     assert too_noisy(_document(QUIET, LOUD))
 
 
+def test_a_machine_that_was_not_looked_at_in_the_end_is_not_called_quiet() -> None:
+    after, added = _same("same_pickle_after", [1.0] * 5), _same("same_pickle_run_2", [1.0] * 5)
+    added_after = _same("same_pickle_after_run_2", [1.0] * 5)
+    unknown = "it is not known whether it was quiet at the end"
+    for rows in ([QUIET, HOLDS], [QUIET, HOLDS, after, added]):
+        text = report_text(_document(*rows), ()).replace("\n", " ")
+        assert unknown in text and "Yes: a baseline" not in text
+    for rows in ([QUIET], [QUIET, HOLDS, after], [QUIET, HOLDS, after, added, added_after]):
+        text = report_text(_document(*rows), ()).replace("\n", " ")
+        assert unknown not in text and "Yes: a baseline" in text
+
+
+def test_notes_are_told_once() -> None:
+    rows = [
+        Row(name, "s", [1.0], [1.0], note=note) for name, note in (("a", "x | y"), ("b", "x | y"), ("c", ""))
+    ]
+    text = report_text(_document(*rows, Row("d", "s", [1.0], [1.0], note="z")), ())
+    assert text.split("## Notes")[1].split("\n\n")[2] == "- `a`, `b`: x | y\n- `d`: z\n"
+    assert "## Notes" not in report_text(_document(HOLDS), ())
+
+
 def test_target_stands_beside_measured() -> None:
     text = report_text(_document(QUIET, HOLDS, FAILS), ())
     assert "| `channel_vs_ray` | ours/baseline >= 100 | 152 | 150 to 154 | holds | 152 | 1 |" in text
@@ -170,6 +191,13 @@ def test_the_parts_are_in_the_document(monkeypatch: pytest.MonkeyPatch) -> None:
     assert run.micro == PARTS and not run.errors
     run.measure_micro()
     assert run.errors == [Missing("micro", "pytest ended with status 1")]
+
+    def interrupted(*_arguments: Any, **_options: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(subprocess, "run", interrupted)
+    run.measure_micro()
+    assert run.missing == [Missing("micro", "the run was interrupted before it ended")]
 
 
 def test_every_part_runs_and_gives_what_it_should() -> None:

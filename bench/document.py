@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import platform
-import re
 import subprocess
 import sys
 import tempfile
@@ -21,9 +20,10 @@ from typing import Any
 from bench.bench_same_vs_same import GROUP as NOISE
 from bench.packages import versions_of
 from bench.quick import QUICK
-from bench.row import NOT_IN_QUICK, Missing, Row
+from bench.reasons import reason_of
+from bench.row import NOT_IN_QUICK, Failed, Missing, Row
 
-__all__ = ("Run", "compact", "in_order", "machine", "row_names", "save_figures", "without_paths")
+__all__ = ("Run", "compact", "in_order", "machine", "row_names", "save_figures")
 
 _SAME = "same_vs_same"
 _DIGITS = 5
@@ -42,11 +42,6 @@ def in_order(names: Sequence[str]) -> list[str]:
         return list(names)
     others = [name for name in names if name != _SAME]
     return [_SAME, *others, _SAME] if others else [_SAME]
-
-
-def without_paths(text: str) -> str:
-    """A text of an error without the machine's paths: a report is read elsewhere."""
-    return re.sub(r"(?<![\w.])/(?:[\w.+-]+/)+", ".../", text)
 
 
 def _processor() -> str:
@@ -128,15 +123,14 @@ class Run:
                 found = import_module(f"bench.bench_{name}").measure(**settings)
         except Exception as error:
             traceback.print_exc()
-            first = (str(error).splitlines() or [""])[0]
-            self.errors.append(Missing(name, without_paths(f"{type(error).__name__}: {first}")))
+            self.errors.append(Missing(name, reason_of(error)))
             return
         finally:
             self.seconds[name] = self.seconds.get(name, 0.0) + time.monotonic() - began
         self.measured += [name] if name not in self.measured else []
         for each in found if isinstance(found, list) else [found]:
             if isinstance(each, Missing):
-                self.missing.append(each)
+                (self.errors if isinstance(each, Failed) else self.missing).append(each)
             else:
                 self.rows.append(each)
                 self.told(each)

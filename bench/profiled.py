@@ -16,20 +16,38 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from bench.document import row_names
+from bench.limits import kill_group
 from bench.quick import QUICK
 from bench.stacks import processes, table
 
 __all__ = ("main", "profile")
 
 RATE = 100
+# Seconds for a row. The longest takes a quarter of an hour, and the profiler slows it down.
+PATIENCE = 3600.0
 
 
-def profile(row: str, *, quick: bool, rate: int = RATE) -> str:
+def _ended(command: list[str], row: str, patience: float) -> tuple[int, str]:
+    """A command's status and what it said. One that hangs is ended, with all that it has started."""
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
+    ) as process:
+        try:
+            said, _ = process.communicate(timeout=patience)
+        except subprocess.TimeoutExpired as error:
+            raise RuntimeError(f"{row}: its run under py-spy has not ended in {patience:g} s") from error
+        finally:
+            if process.poll() is None:
+                kill_group(process)
+    return process.returncode, said
+
+
+def profile(row: str, *, quick: bool, rate: int = RATE, patience: float = PATIENCE) -> str:
     """Measure ``row`` under the profiler, ``rate`` samples a second; the text.
 
     Raises:
         FileNotFoundError: there is no py-spy.
-        RuntimeError: the row or the profiler ended with an error.
+        RuntimeError: the row or the profiler ended with an error, or not at all.
     """
     spy = shutil.which("py-spy", path=str(Path(sys.executable).parent)) or shutil.which("py-spy")
     if spy is None:
@@ -40,16 +58,9 @@ def profile(row: str, *, quick: bool, rate: int = RATE) -> str:
         # A process of Ray's that is stopped for each look does not come up, and the run does not end.
         record = [spy, "record", "--nonblocking", "--rate", str(rate), "--subprocesses"]
         form = ["--function", "--full-filenames", "--format", "raw", "--output", str(stacks)]
-        done = subprocess.run(
-            [*record, *form, "--", *command],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        if done.returncode != 0 or not stacks.exists():
-            raise RuntimeError(
-                f"{row}: no profile was taken; the end of what was said:\n{done.stdout[-2000:]}"
-            )
+        status, said = _ended([*record, *form, "--", *command], row, patience)
+        if status != 0 or not stacks.exists():
+            raise RuntimeError(f"{row}: no profile was taken; the end of what was said:\n{said[-2000:]}")
         found = processes(stacks.read_text(encoding="utf-8").splitlines())
     size = "a quick run" if quick else "a full run"
     return (

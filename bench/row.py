@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 from bench.verdict import Interval, Target, Verdict, interval_of, ratio_of
 
-__all__ = ("NOT_IN_QUICK", "Missing", "Row", "interleave")
+__all__ = ("NOT_IN_QUICK", "Failed", "Missing", "Row", "interleave")
 
 # Why a row is missing that only a whole run has.
 NOT_IN_QUICK = "not in the quick run; `make bench` measures it"
@@ -28,6 +28,11 @@ class Missing:
 
     name: str
     reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Failed(Missing):
+    """What ended with an error, beside other rows of its module that did not."""
 
 
 @dataclass(frozen=True, slots=True)

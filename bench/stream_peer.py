@@ -12,11 +12,11 @@ from __future__ import annotations
 
 import json
 import queue
-import subprocess
 import sys
 from collections.abc import Callable
 from typing import Any
 
+from bench.peers.child import Child
 from bench.sender_receiver import CHUNK, Receiver, send_chunk
 from cutline.barrier import Member
 from cutline.barrier.channel import FRAME_BYTES, FRAME_MESSAGES
@@ -143,53 +143,26 @@ class StreamPair:
     """Both processes of the baseline, and one measurement after the other."""
 
     def __init__(self) -> None:
-        self._processes: list[subprocess.Popen[str]] = []
+        self._receiver = Child("bench.stream_peer", "receive")
         try:
-            self._receiver = self._start("receive")
-            address = self._hear(self._receiver)["address"]
-            self._sender = self._start("send", address)
-            self._hear(self._sender)
+            self._sender = Child("bench.stream_peer", "send", self._receiver.ready["address"])
         except BaseException:
-            self.close()
+            self._receiver.close()
             raise
-
-    def _start(self, *arguments: str) -> subprocess.Popen[str]:
-        command = [sys.executable, "-m", "bench.stream_peer", *arguments]
-        process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        self._processes.append(process)
-        return process
-
-    @staticmethod
-    def _hear(process: subprocess.Popen[str]) -> dict[str, Any]:
-        assert process.stdout is not None
-        line = process.stdout.readline()
-        if not line:
-            raise RuntimeError(f"the baseline's process {process.args!r} ended")
-        doc: dict[str, Any] = json.loads(line)
-        return doc
-
-    def _order(self, process: subprocess.Popen[str], **doc: Any) -> None:
-        assert process.stdin is not None
-        process.stdin.write(json.dumps(doc) + "\n")
-        process.stdin.flush()
 
     def rate(self, messages: int, size: int, *, bare: bool = False) -> float:
         """Messages a second, from the sender's first call to the receiver's last."""
-        self._order(self._receiver, messages=messages, bare=bare)
-        self._hear(self._receiver)
-        self._order(self._sender, messages=messages, size=size, bare=bare)
-        began = self._hear(self._sender)["began"]
-        report = self._hear(self._receiver)
+        self._receiver.ask(messages=messages, bare=bare)
+        began = self._sender.ask(messages=messages, size=size, bare=bare)["began"]
+        report = self._receiver.hear()
         if (report["count"], report["bytes"]) != (messages, messages * size):
             raise AssertionError(f"the baseline lost or doubled messages: {report}")
         return messages / float(report["ended"] - began)
 
     def close(self) -> None:
-        for process in reversed(self._processes):
-            for stream in (process.stdin, process.stdout):
-                if stream is not None:
-                    stream.close()
-            process.wait(timeout=30)
+        """Ends both."""
+        self._sender.close()
+        self._receiver.close()
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
-"""A peer whose package is installed nowhere, one that is refused, and one that ends: for test_peers.py."""
+"""Peers: whose package is nowhere, one that is refused, one that ends, one that hangs: for test_peers.py."""
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -19,6 +20,9 @@ def _opened() -> Iterator[Callable[..., dict[str, Any]]]:
     print("printed by the peer")
 
     def answer(word: str) -> dict[str, Any]:
+        if word == "hang":
+            # With somebody that it has started, who would hold the pipes.
+            subprocess.run(["sleep", "600"])
         if word == "end":
             raise SystemExit("the peer has had enough")
         return {"said": word}

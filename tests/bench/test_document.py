@@ -16,10 +16,11 @@ import bench.document
 import bench.packages
 from bench.__main__ import main
 from bench.bench_same_vs_same import measure as measure_same
-from bench.document import Run, compact, in_order, row_names, without_paths
+from bench.document import Run, compact, in_order, row_names
 from bench.merged import merged
 from bench.quick import QUICK
-from bench.row import Missing, Row
+from bench.reasons import without_paths
+from bench.row import Failed, Missing, Row
 
 ROW = Row("good", "ms", [1.0], [1.0], at_most=2)
 
@@ -37,7 +38,9 @@ def test_what_fails_and_what_is_missing_is_named(monkeypatch: pytest.MonkeyPatch
     modules = {
         "bench.bench_good": SimpleNamespace(measure=lambda: ROW),
         "bench.bench_broken": SimpleNamespace(measure=broken),
-        "bench.bench_peers": SimpleNamespace(measure=lambda: [ROW, Missing("orbax", "not installed")]),
+        "bench.bench_peers": SimpleNamespace(
+            measure=lambda: [ROW, Missing("orbax", "not installed"), Failed("torch", "lost")]
+        ),
     }
     monkeypatch.setattr(bench.document, "import_module", modules.__getitem__)
     heard: list[Row] = []
@@ -47,7 +50,10 @@ def test_what_fails_and_what_is_missing_is_named(monkeypatch: pytest.MonkeyPatch
     doc = json.loads(json.dumps(run.to_doc(), allow_nan=False))
     assert heard == [ROW, ROW] and len(doc["rows"]) == 2
     assert doc["missing"] == [{"name": "orbax", "reason": "not installed"}]
-    assert doc["errors"] == [{"name": "broken", "reason": "AssertionError: .../pack: 3 messages lost"}]
+    assert doc["errors"] == [
+        {"name": "broken", "reason": "AssertionError: .../pack: 3 messages lost"},
+        {"name": "torch", "reason": "lost"},
+    ]
     assert set(doc["seconds"]) == {"broken", "good", "peers"}
 
 

@@ -11,6 +11,7 @@ import pytest
 import bench.bench_peers_channel
 import bench.peers.counting
 import bench.peers.threads
+from bench.bench_peers_capture import _compare
 from bench.bench_peers_capture import measure as measure_capture
 from bench.bench_peers_channel import measure as measure_channel
 from bench.bench_peers_flink import measure as measure_flink
@@ -21,7 +22,7 @@ from bench.peers.held import SHAPES, Held, OurHeld
 from bench.peers.threads import Appending, PeerOf, Steps
 from bench.peers.threads import compared as measure_steps
 from bench.peers.turns import Peers, in_turns
-from bench.row import NOT_IN_QUICK, Missing, Row
+from bench.row import NOT_IN_QUICK, Failed, Missing, Row
 from bench.trigger import Trigger
 
 ABSENT = "tests.bench.absent_peer"
@@ -38,8 +39,22 @@ def rows_of(found: list[Row | Missing]) -> dict[str, Row]:
 def test_a_process_answers_and_what_it_prints_is_no_answer() -> None:
     with Child(ABSENT, "there") as child:
         assert child.ask(word="yes") == {"said": "yes"}
-        with pytest.raises(RuntimeError, match="the peer has had enough"):
+        with pytest.raises(RuntimeError, match="the peer has had enough") as error:
             child.ask(word="end")
+        assert str(error.value).startswith(f'{ABSENT} there, which was asked {{"word": "end"}}, ended:\n')
+
+
+def test_a_process_that_hangs_is_ended_with_what_it_has_started() -> None:
+    with Child(ABSENT, "there") as child:
+        child.patience = 0.5
+        with pytest.raises(TimeoutError) as error:
+            child.ask(word="hang")
+        asked = f'{ABSENT} there was asked {{"word": "hang"}}'
+        assert str(error.value) == f"{asked} and has not answered in 0.5 s"
+        child.patience = 30
+        with pytest.raises(RuntimeError, match="ended"):
+            # Its pipe has no writer left: what it had started is gone as well.
+            child.hear()
 
 
 @pytest.mark.parametrize(
@@ -61,10 +76,58 @@ def test_peers_are_closed_once_and_an_error_is_no_absence() -> None:
     def broken() -> Peer:
         raise AssertionError("lost a message")
 
-    with pytest.raises(AssertionError, match="lost a message"), Peers() as peers:
+    with Peers() as peers:
         assert peers.open("good", Peer) is not None
-        peers.open("broken", broken)
+        assert peers.open("broken", broken) is None
     assert closed == ["closed"]
+    assert peers.rows({"x": "good", "y": "broken"}) == [Failed("y", "AssertionError: lost a message")]
+
+
+def test_a_side_that_fails_costs_no_other_one() -> None:
+    calls: list[str] = []
+
+    def take(name: str) -> int:
+        calls.append(name)
+        if name == "bad" and calls.count("bad") == 2:
+            raise ConnectionError("no answer from /tmp/x/socket\nand more")
+        return len(calls)
+
+    with Peers() as peers:
+        sides: dict[str, Callable[[], int]] = {"ours": partial(take, "ours")}
+        for name in ("good", "bad"):
+            sides[name] = peers.side(name, partial(take, name))
+        sides["bad again"] = peers.side("bad", partial(take, "bad again"))
+        samples = in_turns(4, sides)
+    assert {name: len(found) for name, found in samples.items()} == {"ours": 4, "good": 4}
+    assert calls.count("bad") == 2 and calls.count("bad again") <= 2
+    assert peers.failed == {"bad": "ConnectionError: no answer from .../socket"}
+    assert peers.rows({"x_vs_bad": "bad"}) == [Failed("x_vs_bad", peers.failed["bad"])]
+
+
+def test_an_error_on_our_side_ends_the_module() -> None:
+    def lost() -> int:
+        raise AssertionError("lost")
+
+    with pytest.raises(AssertionError, match="lost"), Peers() as peers:
+        in_turns(1, {"ours": lost, "peer": peers.side("peer", lambda: 1)})
+
+
+def test_who_holds_something_else_than_the_others_has_failed() -> None:
+    with Peers() as peers:
+        _compare(peers, "x", {"same": lambda: "x", "other": lambda: "y"})
+        assert peers.failed == {"other": "AssertionError: other holds something else than the other sides"}
+        with pytest.raises(AssertionError, match="no side holds the same as ours"):
+            _compare(peers, "x", {"other": lambda: "y"})
+
+
+def test_a_peer_that_does_not_close_has_failed() -> None:
+    class Stuck:
+        def close(self) -> None:
+            raise OSError("stuck")
+
+    with Peers() as peers:
+        peers.open("stuck", Stuck)
+    assert peers.failed == {"stuck": "OSError: stuck"}
 
 
 def test_each_round_begins_with_another_side() -> None:
@@ -133,8 +196,17 @@ def test_a_peer_that_loses_a_message_is_an_error(monkeypatch: pytest.MonkeyPatch
             return super().numbers()[1:]
 
     monkeypatch.setattr(bench.peers.threads, "_Ours", lambda _folder: Appending(250))
-    with pytest.raises(AssertionError, match="loser has not kept each message once"):
-        measure_steps({"loser": ("losing", lambda: Losing(250), None)}, rounds=1, steps=4)
+    peers: dict[str, PeerOf] = {
+        "loser": ("losing", lambda: Losing(250), None),
+        "good": ("appending", lambda: Appending(250), None),
+    }
+    found = measure_steps(peers, rounds=1, steps=4)
+    assert list(rows_of(found)) == ["store_seconds_vs_good", "store_bytes_vs_good"]
+    reason = "AssertionError: loser has not kept each message once, in order"
+    assert found[2:] == [Failed("store_seconds_vs_loser", reason), Failed("store_bytes_vs_loser", reason)]
+    monkeypatch.setattr(bench.peers.threads, "_Ours", lambda _folder: Losing(250))
+    with pytest.raises(AssertionError, match="ours has not kept each message once"):
+        measure_steps(peers, rounds=1, steps=4)
 
 
 def test_overhead_rows_name_a_peer_that_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -82,6 +82,15 @@ def test_a_run_that_fails_says_what_was_said(tmp_path: Path, monkeypatch: pytest
         profiled.profile("log_vs_list", quick=True)
 
 
+def test_a_run_that_hangs_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    spy = tmp_path / "py-spy"
+    spy.write_text("#!/bin/sh\nsleep 600\n")
+    spy.chmod(0o755)
+    monkeypatch.setattr(shutil, "which", lambda name, path=None: str(spy))
+    with pytest.raises(RuntimeError, match="log_vs_list: its run under py-spy has not ended in 0.2 s"):
+        profiled.profile("log_vs_list", quick=True, patience=0.2)
+
+
 def test_without_the_profiler_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shutil, "which", lambda name, path=None: None)
     with pytest.raises(FileNotFoundError, match="pip install py-spy"):

@@ -89,7 +89,7 @@ class _Catalog:
         return seconds / (times * self.cuts)
 
 
-def measure(*, rounds: int = 7, few: int = 100, many: int = 100_000) -> list[Row]:
+def measure(*, rounds: int = 8, few: int = 100, many: int = 100_000) -> list[Row]:
     """The rows; see the module's head."""
     with tempfile.TemporaryDirectory(prefix="cutline-bench-") as folder:
         small, large = (_Catalog(Path(folder) / f"{cuts}.sqlite", cuts) for cuts in (few, many))

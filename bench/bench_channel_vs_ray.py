@@ -18,7 +18,7 @@ from bench.row import Row, interleave
 __all__ = ("measure",)
 
 
-def measure(*, rounds: int = 7, messages: int = 200_000, plain: int = 5_000) -> Row:
+def measure(*, rounds: int = 8, messages: int = 200_000, plain: int = 5_000) -> Row:
     """The row; see the module's head."""
     with tempfile.TemporaryDirectory(prefix="cutline-bench-") as folder, local_ray():
         channel = ChannelPair(folder, "ray")

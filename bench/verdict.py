@@ -22,7 +22,8 @@ __all__ = ("FEW", "Interval", "Target", "Verdict", "interval_of", "ratio_of")
 Verdict = Literal["holds", "fails", "undecided"]
 
 # With n rounds the widest interval that a bootstrap can give, from the smallest ratio to the largest, has the
-# true median in it with a chance of 1 - 2 ** (1 - n): 75 % with three, 94 % with five.
+# true median in it with a chance of 1 - 2 ** (1 - n): 75 % with three, 94 % with five. With seven it is 89 %:
+# the middle 95 % just leaves out the smallest and the largest there.
 FEW = 5
 
 _RESAMPLES = 2000

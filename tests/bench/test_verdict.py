@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import math
 import random
+from pathlib import Path
 
 import pytest
 
+import bench.quick
+from bench.quick import QUICK
 from bench.verdict import FEW, Interval, Target, interval_of, ratio_of
 
 NOISY = [0.90, 0.97, 0.99, 1.01, 1.02, 1.03, 1.10, 0.95, 1.00]
@@ -18,6 +21,13 @@ def test_the_interval_is_a_function_of_the_samples() -> None:
     assert interval_of(NOISY) == first
     assert min(NOISY) <= first.low < 1.0 < first.high <= max(NOISY)
     assert first.sure
+
+
+def test_no_row_takes_seven_rounds() -> None:
+    modules = [*Path(bench.quick.__file__).parent.glob("bench_*.py")]
+    modules = [path for path in modules if not path.name.startswith("bench_stall_vs_pickle")]
+    assert modules and not [path.name for path in modules if "rounds: int = 7" in path.read_text()]
+    assert not [name for name, settings in QUICK.items() if settings.get("rounds") == 7]
 
 
 def test_more_rounds_make_it_narrower() -> None:

@@ -153,7 +153,7 @@ bench-profile: $(STAMP)
 	$(BIN)/python -m bench.profiled --into bench/results/profiles $(ROWS)
 
 # The peers that rows are measured against, in an environment of their own that `make bench` uses from then on, and
-# the rows named peers_...: a quarter of an hour, downloads not counted. Apache Flink has one more; it needs `java`.
+# the rows named peers_...: twenty minutes, downloads not counted. Apache Flink has one more; it needs `java`.
 .PHONY: bench-peers
 bench-peers: $(PEERS)/.stamp
 	-$(PEERS)/bin/python -m venv $(FLINK)

@@ -22,7 +22,18 @@ import numpy as np
 
 import cutline
 
-__all__ = ("Hashed", "Spell", "Ticker", "asked", "by_hand", "mebibytes", "periodic", "spinning", "ticking")
+__all__ = (
+    "Hashed",
+    "Spell",
+    "Ticker",
+    "asked",
+    "by_hand",
+    "mebibytes",
+    "periodic",
+    "spinning",
+    "ticking",
+    "undisturbed_ticks",
+)
 
 PAGE = 4096
 AROUND = 0.05
@@ -97,15 +108,19 @@ class Ticker:
         pickle.dumps(self.arrays, 5)
         return time.perf_counter() - began
 
-    def copied(self) -> float:
-        """Seconds that a plain copy takes, the median of three: the first may meet cold memory."""
-        took = []
+    def copied(self) -> tuple[float, float]:
+        """Seconds that a plain copy takes, the median of three, and those of one to where the last one is."""
+        took, again = [], []
         for _ in range(3):
             began = time.perf_counter()
             copies = [array.copy() for array in self.arrays]
             took.append(time.perf_counter() - began)
-            del copies
-        return median(took)
+            began = time.perf_counter()
+            for copy, array in zip(copies, self.arrays, strict=True):
+                np.copyto(copy, array)
+            again.append(time.perf_counter() - began)
+            del copies, copy
+        return median(took), median(again)
 
 
 @cutline.actor(tracking="hash")
@@ -123,22 +138,29 @@ def _compute(wanted: Callable[[], bool]) -> None:
 class Spell:
     """What was seen of some checkpoints. Seconds, `captures` in milliseconds as the product tells them.
 
-    `stalls`: the longest gap around each; `before`: the median of the longest ones in the half second before
-    each, in which pages are copied ahead; `elsewhere`: the longest that is not around one.
+    `stalls`: the longest gap around each; `pauses`: the longest one in the half second before each, in which
+    pages are copied ahead; `elsewhere`: the longest that is around none of `every`.
     """
 
-    def __init__(self, ticks: float, gaps: list[tuple[float, float]], rows: list[Any]) -> None:
+    def __init__(
+        self, ticks: float, gaps: list[tuple[float, float]], rows: list[Any], every: list[Any]
+    ) -> None:
         self.stalls = [_longest(gaps, row) for row in rows]
         self.captures = [row.summary["stall_ms_max"] for row in rows]
         self.ticks = ticks
-        self.before = median(_longest_before(gaps, row) for row in rows)
-        away = (gap for at, gap in gaps if not any(_near(at, row) for row in rows))
+        self.pauses = [_longest_before(gaps, row) for row in rows]
+        away = (gap for at, gap in gaps if not any(_near(at, row) for row in every))
         self.elsewhere = max(away, default=0.0)
 
     @property
     def stall(self) -> float:
         """The median of its checkpoints."""
         return median(self.stalls)
+
+    @property
+    def pause(self) -> float:
+        """The same of what came before them."""
+        return median(self.pauses)
 
 
 def _near(at: float, row: Any) -> bool:
@@ -183,6 +205,9 @@ def periodic(system: cutline.System, ticker: Any, share: float, busy: bool = Fal
 def by_hand(system: cutline.System, ticker: Any, share: float, burst: float = 0.0) -> Spell:
     """Some checkpoints one second apart, each right after a burst if there is to be one."""
     asked(ticker.start, share)
+    started = time.perf_counter()
+    if burst:
+        asked(ticker.burst, burst)
     system.checkpoint()
     first = _newest(system).checkpoint
     began = time.perf_counter()
@@ -192,13 +217,23 @@ def by_hand(system: cutline.System, ticker: Any, share: float, burst: float = 0.
             asked(ticker.burst, burst)
         system.checkpoint()
     time.sleep(2 * AROUND)
-    return _over(system, ticker, first, began)
+    return _over(system, ticker, first, started)
 
 
 def _over(system: cutline.System, ticker: Any, first: int, began: float) -> Spell:
     ticks, gaps = asked(ticker.stop)
     rate = ticks / (time.perf_counter() - began)
-    return Spell(rate, gaps, [row for row in system.checkpoints() if row.checkpoint > first][:SPELL])
+    every = system.checkpoints()
+    return Spell(rate, gaps, [row for row in every if row.checkpoint > first][:SPELL], every)
+
+
+def undisturbed_ticks(ticker: Any, share: float, seconds: float = 3.0) -> float:
+    """Ticks a second while nobody takes checkpoints."""
+    asked(ticker.start, share)
+    began = time.perf_counter()
+    time.sleep(seconds)
+    ticks, _ = asked(ticker.stop)
+    return float(ticks / (time.perf_counter() - began))
 
 
 def _newest(system: cutline.System) -> Any:

@@ -58,6 +58,8 @@ MOST_MOVED = 32 << 20
 # Seconds without a sign of life, of which there is one a second, of a process that writes: a rollback may
 # have to wait for them. Those until one that was just started must have answered.
 SILENCE, ANSWERS = 6.0, 20.0
+# Seconds that one has for its answer that was silent the last time, such as one that somebody stopped.
+ONCE_SILENT = 1.0
 _TRIES = 3
 # Seconds for which it is left alone after it could not be had.
 _REST = 30.0
@@ -127,11 +129,11 @@ class _Unavailable(Exception):
 class _Connection:
     """A call that is answered."""
 
-    def __init__(self, connection: socket.socket, store: str) -> None:
+    def __init__(self, connection: socket.socket, store: str, patience: float) -> None:
         self.socket = connection
         self.known: set[int] = set()
         try:
-            connection.settimeout(ANSWERS)
+            connection.settimeout(patience)
             send(connection, {"greeting": GREETING, "store": store})
             answer = receive(connection) or {}
             if "refused" in answer:
@@ -181,6 +183,7 @@ class ProcessPersister(Persister):
         self._spool: Buffer | None = None
         self._connection: _Connection | None = None
         self._rest_until = 0.0
+        self._patience = ANSWERS
         self._closing = False
         # As it was when this participant opened the store: handlers may set other credentials for theirs.
         path = os.pathsep.join(os.path.abspath(entry) for entry in sys.path if entry)
@@ -254,8 +257,10 @@ class ProcessPersister(Persister):
             try:
                 answer = self._connected().write({"job": doc, "spool": number}, used, self._shared.numbers())
             except Silent as error:
+                silent_for = SILENCE if self._connection is not None else self._patience
                 self._hang_up()
-                raise _Unavailable(f"the persister process is silent for {SILENCE:.0f} s") from error
+                self._patience = ONCE_SILENT
+                raise _Unavailable(f"the persister process is silent for {silent_for:.0f} s") from error
             except HungUp as error:
                 _log.debug("participant %r: the persister process is gone: %s", self._name, error)
                 self._hang_up()
@@ -306,7 +311,8 @@ class ProcessPersister(Persister):
         if self._closing:
             raise _Unavailable("the participant ends")
         if self._connection is None:
-            self._connection = _Connection(self._call(), self._store)
+            self._connection = _Connection(self._call(), self._store, self._patience)
+            self._patience = ANSWERS
         return self._connection
 
     def _call(self) -> socket.socket:

@@ -239,6 +239,15 @@ def test_a_process_that_stands_still_is_not_waited_for(
         assert outcome.ref is not None
         check(place, outcome.ref, contents)
         assert "silent" in caplog.text
+        caplog.clear()
+        # It is called again, but not waited for as long as one that was just started.
+        persister._rest_until = 0.0
+        check(place, place.written(persister, job_of(3, contents)), contents)
+        assert f"silent for {persist_client.ONCE_SILENT:.0f} s" in caplog.text and not persister.pid
+        signalled(pid, signal.SIGCONT)
+        persister._rest_until = 0.0
+        check(place, place.written(persister, job_of(4, contents)), contents)
+        assert persister.pid == pid
     finally:
         signalled(pid, signal.SIGKILL)
 

@@ -73,8 +73,8 @@ def _mark(
 ) -> None:
     below, above = max(at - ends[0], 0.0), max(ends[1] - at, 0.0)
     axes.errorbar(
-        [at], [y], xerr=[[below], [above]], fmt=mark, color=colour, markersize=5.5, elinewidth=1.3,
-        capsize=2.5, label=label,
+        [at], [y], xerr=[[below], [above]], fmt=mark, color=colour, markersize=6.5, markeredgewidth=0,
+        elinewidth=1.3, label=label,
     )  # fmt: skip
 
 

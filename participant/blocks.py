@@ -15,6 +15,7 @@ else, can cost bytes but never truth.
 from __future__ import annotations
 
 import secrets
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -53,6 +54,27 @@ class Hasher:
         """The same, fine grain only where the coarse one differs from `before` (of the same size)."""
         hashes = self._hashes(memory, before)
         return before if hashes.coarse == before.coarse else hashes
+
+    def agree(self, hashes: Hashes, runs: Iterable[tuple[int, memoryview]]) -> bool:
+        """Whether these runs, (offset, bytes), hold what was hashed there.
+
+        Each begins and ends where a fine block does, or at the end of all.
+        """
+        block, coarse, seed = self.block, self.block * FINE_PER_COARSE, self.seed
+        for offset, run in runs:
+            at, size = 0, run.nbytes
+            ends = offset + size == hashes.size
+            while at < size:
+                index, inside = divmod(offset + at, coarse)
+                if not inside and (at + coarse <= size or ends):
+                    step, known = coarse, hashes.coarse[index]
+                else:
+                    step, first = block, inside // block * _DIGEST
+                    known = hashes.fine[index][first : first + _DIGEST]
+                if xxh3_128_digest(run[at : at + step], seed) != known:
+                    return False
+                at += step
+        return True
 
     def _hashes(self, memory: memoryview, before: Hashes | None) -> Hashes:
         step, seed = self.block * FINE_PER_COARSE, self.seed

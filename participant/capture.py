@@ -49,7 +49,7 @@ from .restore import HEADER, Restored, restore
 from .shelf import NOTHING_SHELVED, Shelf, Shelved, is_segment, read_logs
 from .standing import Standing
 from .table import Table
-from .tracking import Mark, RegionTracker
+from .tracking import Mark, RegionTracker, Taken
 from .undisturbed import undisturbed
 
 __all__ = ("Captured", "Capturer", "PersistentTypes", "check_capturable")
@@ -401,6 +401,7 @@ class Capturer:
         tracker = self._tracker
         tracker.begin(memories)
         regions, changed = [], 0
+        taken: dict[int, Taken] = {}
         for region, memory in memories.items():
             table.places[address(memory), memory.nbytes] = region
             parent = base.regions.get(region) if base is not None else None
@@ -410,8 +411,9 @@ class Capturer:
             extents = tracker.changed(region, memory, parent, mark)
             self._copying += time.perf_counter() - began
             changed += extents.nbytes
+            taken[region] = Taken(memory, mark, extents)
             regions.append(Region(region, memory.nbytes, extents))
-        for region in tracker.end():
+        for region in tracker.end(taken):
             raise _Torn(memories[region])
         return tuple(regions), changed
 

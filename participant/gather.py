@@ -1,4 +1,4 @@
-"""Copies scattered runs of memory into one buffer, without giving the GIL away.
+"""Copies scattered runs of memory into one buffer, and compares them, without giving the GIL away.
 
 A few runs are copied one by one; from some hundreds on the kernel does it for a thousand at a time
 (process_vm_readv(2) of this process itself), where it is allowed.
@@ -18,12 +18,13 @@ from .memory import Bytes, address
 from .runs import Runs
 from .shared_memory import room
 
-__all__ = ("gather", "read_by_kernel")
+__all__ = ("gather", "is_copy", "read_by_kernel")
 
 _FEW = 400
 _AT_ONCE = 1024
 
 _libc = ctypes.PyDLL(None, use_errno=True)
+_libc.memcmp.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
 
 
 def gather(memory: Bytes, runs: Runs) -> Extents:
@@ -39,6 +40,15 @@ def gather(memory: Bytes, runs: Runs) -> Extents:
                 target[at : at + length] = source[start : start + length]
                 at += length
     return Extents(starts, lengths, [memoryview(copied.data)] if total else [])
+
+
+def is_copy(extents: Extents, memory: Bytes) -> bool:
+    """Whether `memory` holds now what was copied of it."""
+    start = address(memory)
+    return not any(
+        _libc.memcmp(start + offset, address(np.frombuffer(run, np.uint8)), run.nbytes)
+        for offset, run in extents
+    )
 
 
 def read_by_kernel(base: int, starts: Any, lengths: Any, copied: Bytes) -> bool:

@@ -13,8 +13,14 @@ Which way a region goes is found out as it is used:
 - *whole*, for some captures, where nearly everything changes each time: knowing what did not costs more than
   writing it. A few blocks (`cutline.participant.sample`) tell when that is over.
 
-`tracking` is "auto", or "kernel" or "hash" for one who wants to have it so; "whole" for a capture that no
-other one follows.
+`tracking` is "auto", or "kernel" or "hash" for one who wants to have it so; "whole" for a capture that is
+looked at and thrown away.
+
+Nobody may write while a capture is taken, but a thread of the program can. The second look, after the copies
+(`RegionTracker.end`), finds that out in the way in which the changes were found: pages were written, hashes
+differ, or the source is no longer what its copy is. Whatever is the same in all regions from before the first
+copy until after the last one is so at one moment. Content that was written and put back in between is not
+seen by the last two; and what was copied is held against the hashes, as it could be such content.
 """
 
 from __future__ import annotations
@@ -31,7 +37,7 @@ from cutline.errors import RefusedOption
 from cutline.storage.extents import Extents
 
 from .blocks import Hasher, Hashes, changed_runs
-from .gather import gather
+from .gather import gather, is_copy
 from .kernel_pages import PAGE, KernelRefused
 from .memory import Bytes, address
 from .other_threads import others_run
@@ -40,7 +46,7 @@ from .page_tracker import PageTracker, Span, process_pages, rounded
 from .runs import Runs, runs_of
 from .sample import Sample
 
-__all__ = ("TRACKING", "Mark", "RegionTracker", "chosen_tracking", "insist", "tracking_here")
+__all__ = ("TRACKING", "Mark", "RegionTracker", "Taken", "chosen_tracking", "insist", "tracking_here")
 
 TRACKING = ("auto", "kernel", "hash")
 _VARIABLE = "CUTLINE_TRACKING"
@@ -78,6 +84,14 @@ class Mark:
     size: int
     pages: PageMark | None = None
     hashes: Hashes | None = None
+
+
+class Taken(NamedTuple):
+    """What a capture has of a region: the memory itself, what is known of it, and the copy."""
+
+    memory: Bytes
+    mark: Mark
+    copied: Extents
 
 
 @dataclass(slots=True)
@@ -161,6 +175,9 @@ class RegionTracker:
         self._looked: dict[int, Span] = {}
         # What this capture read of them after it had looked.
         self._read: list[Span] = []
+        self._others = False
+        # The ends of those regions that share pages with other memory, as they were.
+        self._ends: dict[int, bytes] = {}
         if tracking in ("auto", "kernel"):
             pages = process_pages()
             self._pages = pages if isinstance(pages, PageTracker) else None
@@ -172,10 +189,14 @@ class RegionTracker:
         self._habits = {number: self._habits.get(number) or _Habit() for number in memories}
         self.ways = {number: self._way(number, memory) for number, memory in memories.items()}
         self._looked, self._read = {}, []
+        # One that writes and ends in the middle of it is not there to be seen after the copies.
+        self._others, self._ends = others_run(), {}
         if self._pages is None:
             return
         asked = [number for number, way in self.ways.items() if way == "kernel"]
         spans = [_span(memories[number]) for number in asked]
+        if self._others:
+            self._ends = {number: _ends(memories[number]) for number in asked}
         for number, watched in zip(asked, self._pages.watch(self, spans), strict=True):
             if not watched:
                 # Not asked again for this place: asking costs a look at all mappings of the process.
@@ -243,8 +264,31 @@ class RegionTracker:
         self._read += zip((span[0] + starts).tolist(), (span[0] + stops).tolist(), strict=True)
         return self._log.copy(span, serial, pages, self._generation, held=True)
 
-    def end(self) -> list[int]:
+    def end(self, taken: Mapping[int, Taken]) -> list[int]:
         """After the copies: the regions that somebody has written to since `begin`, as far as is known.
+
+        Another look at content costs as much as the first one, and is spared where nobody is who could write.
+        """
+        pages = self._written_to()
+        if self.tracking == "whole" or not (self._others or others_run()):
+            # Of what is thrown away nothing can be torn. A participant is not refused for a thread's luck.
+            return pages
+        unlike = [number for number, region in taken.items() if not self._is_as_taken(number, region)]
+        return [*pages, *unlike]
+
+    def _is_as_taken(self, number: int, region: Taken) -> bool:
+        """Whether the content is what was captured, as far as that is not told by its pages."""
+        memory, mark, copied = region
+        if mark.pages:
+            # Somebody else may write to what else lies in the first page and in the last.
+            return number not in self._ends or self._ends[number] == _ends(memory)
+        if mark.hashes is None:
+            return is_copy(copied, memory)
+        with memory.data as view:
+            return self.hasher.agree(mark.hashes, copied) and self.hasher.agree(mark.hashes, [(0, view)])
+
+    def _written_to(self) -> list[int]:
+        """The regions of which a page was written since `begin`.
 
         What the capture did not read since then is in it as it was then. So another look at that could only
         find out that somebody writes who should not, and is spared where nobody is who could.
@@ -341,6 +385,13 @@ def _all_of(memory: Bytes) -> Extents:
 def _span(memory: Bytes) -> Span:
     start = address(memory)
     return rounded(start, start + memory.nbytes)
+
+
+def _ends(memory: Bytes) -> bytes:
+    """What of it lies in pages that are not all its own."""
+    start, size = address(memory), memory.nbytes
+    head, tail = -start % PAGE, (start + size) % PAGE
+    return memory[:head].tobytes() + memory[max(0, size - tail) :].tobytes()
 
 
 def _comparable(one: PageMark | None, other: PageMark | None) -> bool:

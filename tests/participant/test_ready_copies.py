@@ -196,7 +196,8 @@ def test_who_runs(others: bool) -> None:
         return thread
 
     names = ["Thread-7 (work)", "cutline-effect-1", "cutline-effect-loop"] if others else []
-    before, threads = others_run(), [start("cutline-persist-p"), start("Thread-1 (_poll_wrapper)")]
+    ours = ["cutline-persist-p", "Thread-1 (_poll_wrapper)", "PythonGCThread"]
+    before, threads = others_run(), [start(name) for name in ours]
     try:
         assert others_run() == before
         for name in names:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import random
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, ClassVar
@@ -14,7 +13,7 @@ import numpy as np
 import pytest
 from hypothesis import settings
 
-from cutline.errors import ConcurrentMutation, RefusedOption
+from cutline.errors import RefusedOption
 from cutline.participant import page_tracker, tracking
 from cutline.participant.ahead import FEW_PAGES, LEAD, PER_SLICE, SLICE_PAGES, Ahead
 from cutline.participant.capture import Captured, Capturer
@@ -25,7 +24,6 @@ from cutline.participant.page_log import PageLog, Picked
 from cutline.participant.page_tracker import Span
 from cutline.participant.runs import Runs
 from cutline.participant.tracking import RegionTracker, chosen_tracking, insist
-from cutline.storage.extents import Extents
 from tests.participant.edits import EDITS
 from tests.participant.images import WAYS, Images, needs_kernel
 from tests.participant.test_capture import CapturesInARow
@@ -180,57 +178,6 @@ def test_after_a_restore_only_changes_are_written(way: str) -> None:
     line.agent.a[3] = 5
     line.agent.c[100] = 1
     assert line.take().changed_bytes <= 10 * PAGE
-
-
-@needs_kernel
-def test_somebody_writes_during_a_capture(monkeypatch: pytest.MonkeyPatch) -> None:
-    line = Line(Agent(a=np.zeros(SIZE), b=np.zeros(SIZE)), "kernel")
-    line.take()
-    # Something to copy in both, wherever their memory begins.
-    line.agent.a[SIZE // 4] = line.agent.b[SIZE // 4] = 1
-
-    def slow(memory: Bytes, runs: Runs) -> Extents:
-        extents = gather(memory, runs)
-        line.agent.b[SIZE // 2] += 1
-        return extents
-
-    with monkeypatch.context() as patch:
-        patch.setattr(tracking, "gather", slow)
-        with pytest.raises(ConcurrentMutation, match="'p': something wrote to self.b while it was captured"):
-            line.capturer.capture(line.agent, number=2, against=1)
-    # Nothing of it is lost to the next one.
-    line.agent.a[1] = 1
-    captured = line.take()
-    assert line.images.restore(line.number).b[SIZE // 2] and captured.changed_bytes <= 8 * PAGE
-
-
-@needs_kernel
-def test_a_thread_that_writes_all_the_time() -> None:
-    """What is captured was so at one moment: the writer's last line may be half done, never two of them."""
-    agent: Any
-    agent, stop = Agent(a=np.zeros(2 * SIZE)), threading.Event()
-    line = Line(agent, "kernel")
-    images = line.images
-    images.put(line.capturer.capture(agent, number=1, against=None), None)
-
-    def write() -> None:
-        while not stop.is_set():
-            agent.a[:] = agent.a[0] + 1
-
-    thread = threading.Thread(target=write)
-    thread.start()
-    try:
-        for number in range(2, 40):
-            try:
-                captured = line.capturer.capture(agent, number=number, against=1)
-            except ConcurrentMutation:
-                continue
-            images.put(captured, 1)
-            steps = np.diff(images.restore(number).a)
-            assert steps[steps != 0].tolist() in ([], [-1.0])
-    finally:
-        stop.set()
-        thread.join()
 
 
 def test_many_runs_are_copied_like_few(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,6 +5,7 @@ PYTHON ?=
 VENV := .venv
 BIN := $(VENV)/bin
 PEERS := .venv-peers
+TENSORS := .venv-tensors
 FLINK := .venv-flink
 BENCH = $(if $(wildcard $(FLINK)/bin/python),CUTLINE_BENCH_FLINK=$(FLINK)/bin/python) $(if $(wildcard \
   $(PEERS)/.stamp),$(PEERS),$(VENV))/bin/python
@@ -47,6 +48,20 @@ test-schema: $(STAMP)
 EXAMPLES := 5000
 test-zoo: $(STAMP)
 	CUTLINE_TEST_ZOO=$(EXAMPLES) $(BIN)/python -m pytest -q tests/participant/test_zoo_in_a_row.py
+
+# The tests of tensors and of pyarrow, which `make test` leaves out, and the zoo with tensors in it, in an environment of
+# its own: half a minute, downloads (on Linux gigabytes, unless pip is told of torch's builds for the CPU) not counted.
+.PHONY: test-tensors
+test-tensors: $(TENSORS)/.stamp
+	CUTLINE_TEST_ZOO=600 $(TENSORS)/bin/python -m pytest -q -rs tests/participant/test_tensors.py \
+	  tests/participant/test_arrow.py tests/participant/test_zoo_in_a_row.py tests/participant/test_placeholders.py \
+	  tests/system/test_zoo_travels.py
+
+$(TENSORS)/.stamp: $(STAMP) requirements-tensors.txt
+	$(BIN)/python -m venv $(TENSORS)
+	$(TENSORS)/bin/python -m pip install -qq --disable-pip-version-check -r requirements-dev.txt -r requirements-tensors.txt
+	$(TENSORS)/bin/python -m pip install -qq --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@touch $@
 
 # Random operations on Maps and Logs between captures and restores: make test-containers EXAMPLES=5000
 test-containers: $(STAMP)
@@ -191,5 +206,5 @@ $(STAMP): requirements-dev.txt pyproject.toml
 	@touch $(STAMP)
 
 clean:
-	rm -rf $(VENV) $(PEERS) $(FLINK) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks
+	rm -rf $(VENV) $(PEERS) $(FLINK) $(TENSORS) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -134,6 +134,26 @@ def _row_doc(row: Any) -> dict[str, Any]:
     }
 
 
+# Why arrays do not go by the kernel's account; see `RegionTracker.reasons`.
+_WHYS = {
+    "chosen": "as chosen",
+    "account": "the kernel gives no account here",
+    "memory": "no account of this memory",
+    "moves": "moves each time",
+    "changes": "nearly all changes",
+}
+
+
+def _tracked(summary: dict[str, Any], participant: str) -> str:
+    """Bytes of a participant's arrays by the way in which their changes were found, with the reasons."""
+    whys = summary.get("why", {}).get(participant, {})
+    shown = []
+    for way, size in sorted(summary.get("tracked", {}).get(participant, {}).items()):
+        words = ", ".join(_WHYS.get(why, why) for why in whys.get(way, ()))
+        shown.append(f"{way} {shown_bytes(size)}{f' ({words})' if words else ''}")
+    return ", ".join(shown)
+
+
 @app.command()
 @plainly
 def show(
@@ -187,7 +207,7 @@ def show(
         table.add_column(column, justify="left" if left else "right")
     for participant, image in doc["images"].items():
         handled = row.summary.get("handled", {}).get(participant, "")
-        tracked = row.summary.get("tracked", {}).get(participant, {})
+        tracked = _tracked(row.summary, participant)
         held = row.summary.get("containers", {}).get(participant)
         table.add_row(
             participant,
@@ -195,7 +215,7 @@ def show(
             shown_bytes(image["bytes"]),
             str(image["packs"]),
             str(handled),
-            ", ".join(f"{way} {shown_bytes(size)}" for way, size in sorted(tracked.items())),
+            tracked,
             "" if held is None else f"{held['entries']:,}, {held['checked']:,} checked",
         )
     console.print(table)

@@ -59,6 +59,8 @@ class Committer:
             # Entries of Maps and Logs, and how many of them each capture has to look at.
             "containers": {name: held for name, fact in facts.items() if (held := fact.get("containers"))},
             "handlers": {name: fact["handlers"] for name, fact in facts.items()},
+            # Why the changes in some arrays are not found by the kernel's account.
+            **({"why": whys} if (whys := _whys(facts)) else {}),
             # Who had emitted what is not known to be published: sinks, and the last number for each.
             **({"emits": emits} if (emits := _emits(facts)) else {}),
             "extra": {name: fact["extra"] for name, fact in facts.items() if "extra" in fact},
@@ -157,6 +159,10 @@ def _waiting(facts: Mapping[str, Mapping[str, Any]], in_flight: int) -> dict[str
         "timer": min(timers, default=None),
         "still": not in_flight and all(said["still"] for said in waits.values()),
     }
+
+
+def _whys(facts: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    return {name: fact["why"] for name, fact in facts.items() if fact.get("why")}
 
 
 def _emits(facts: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:

@@ -21,8 +21,8 @@ LEAD, PER_SLICE = 0.012, 0.008
 _LATE = 0.04
 # Seconds after a slice that found as much as it may, and after one that found less.
 _NEXT, _LOOK = 0.001, 0.003
-# Of the time until the checkpoint, at most.
-_SHARE = 0.25
+# Of the time until the checkpoint, at most, in per cent.
+SHARE = 25
 
 
 class Ahead:
@@ -41,7 +41,7 @@ class Ahead:
     def expect(self, now: float, seconds: float) -> None:
         """The next checkpoint begins in so many seconds."""
         if self._pages >= FEW_PAGES:
-            lead = min(LEAD + PER_SLICE * self._pages / SLICE_PAGES, _SHARE * seconds)
+            lead = min(LEAD + PER_SLICE * self._pages / SLICE_PAGES, SHARE * seconds / 100)
             due = now + seconds
             self.at, self._near, self._until = due - lead, due - LEAD, due + _LATE
 

@@ -70,7 +70,8 @@ class Captured:
     `stall`: all of it; `detecting`: what of it went by in finding out what changed (pickling, hashing, the
     kernel's account), the rest is copying. `changed_bytes`: changed runs of regions plus the length of
     changed pieces, of long ones that of changed parts. `tracked`: bytes of the regions by the way in which
-    their changes were found, "kernel", "hash" or "whole". `pages`: those that the kernel said were written.
+    their changes were found, "kernel", "hash" or "whole"; `why`: by way, why not by the kernel, see
+    `RegionTracker.reasons`. `pages`: those that the kernel said were written.
     `containers`: entries of Maps and Logs, and how many of them were checked; empty if there are none.
     """
 
@@ -84,6 +85,7 @@ class Captured:
     stall: float
     detecting: float
     tracked: dict[str, int]
+    why: dict[str, list[str]]
     pages: int
     containers: dict[str, int]
 
@@ -304,6 +306,7 @@ class Capturer:
             stall=0.0,
             detecting=0.0,
             tracked=self._tracked(table),
+            why=self._tracker.reasons(),
             pages=self._pages(regions),
             containers=shelved.counts(),
         )

@@ -122,6 +122,7 @@ class Shutter:
             "changed_bytes": captured.changed_bytes + sum(map(size_of, sections.values())),
             "state_bytes": captured.state_bytes,
             "tracked": captured.tracked,
+            "why": captured.why,
             "containers": captured.containers,
             "captured_at": runner.now(),
             "handled": runner.desk.handled,

@@ -57,7 +57,7 @@ _WHOLE_FOR = 7
 # Where less of the blocks that are looked at has changed, it is not written whole any more.
 _NOT_ALL = 0.5
 _MOVES = 2
-_LOG_BYTES = 128 << 20
+LOG_BYTES = 128 << 20
 _SETTLED = 16
 # As many pages are worth less than a look at which of them are to be copied again.
 _FEW = 256
@@ -168,10 +168,11 @@ class RegionTracker:
         self.hasher = Hasher(block)
         self.tracking = tracking
         self.ways: dict[int, str] = {}
+        self._whys: dict[int, str] = {}
         self._pages: PageTracker | None = None
         self._habits: dict[int, _Habit] = {}
         self._generation = 0
-        self._log = PageLog(_LOG_BYTES)
+        self._log = PageLog(LOG_BYTES)
         self._looked: dict[int, Span] = {}
         # What this capture read of them after it had looked.
         self._read: list[Span] = []
@@ -187,7 +188,9 @@ class RegionTracker:
     def begin(self, memories: Mapping[int, Bytes]) -> None:
         """A capture of these regions, by number, begins: nobody writes to them until it is over."""
         self._habits = {number: self._habits.get(number) or _Habit() for number in memories}
-        self.ways = {number: self._way(number, memory) for number, memory in memories.items()}
+        found = {number: self._way(number, memory) for number, memory in memories.items()}
+        self.ways = {number: way for number, (way, _) in found.items()}
+        self._whys = {number: why for number, (_, why) in found.items() if why}
         self._looked, self._read = {}, []
         # One that writes and ends in the middle of it is not there to be seen after the copies.
         self._others, self._ends = others_run(), {}
@@ -200,21 +203,34 @@ class RegionTracker:
         for number, watched in zip(asked, self._pages.watch(self, spans), strict=True):
             if not watched:
                 # Not asked again for this place: asking costs a look at all mappings of the process.
-                self.ways[number], self._habits[number].refused = "hash", address(memories[number])
+                self.ways[number], self._whys[number] = "hash", "memory"
+                self._habits[number].refused = address(memories[number])
         self._generation = self._pages.look(self) if asked else 0
 
-    def _way(self, number: int, memory: Bytes) -> str:
+    def _way(self, number: int, memory: Bytes) -> tuple[str, str]:
+        """How this capture finds what changed there, and why not by the kernel."""
         if self.tracking == "whole":
-            return "whole"
+            return "whole", "chosen"
         habit = self._habits[number]
         habit.seen_at(address(memory))
         if self.tracking == "auto" and habit.is_written_whole(memory):
-            return "whole"
-        if self._pages is None or habit.refused == habit.place:
-            return "hash"
+            return "whole", "changes"
+        if self._pages is None:
+            return "hash", "chosen" if self.tracking == "hash" else "account"
+        if habit.refused == habit.place:
+            return "hash", "memory"
         if self.tracking == "auto" and habit.moves >= _MOVES:
-            return "hash"
-        return "kernel"
+            return "hash", "moves"
+        return "kernel", ""
+
+    def reasons(self) -> dict[str, list[str]]:
+        """By way, why this capture did not go by the kernel's account.
+
+        "chosen", "account" (there is none here), "memory" (none of this memory), "moves" (from capture to
+        capture), "changes" (nearly all of it does).
+        """
+        found = sorted({(self.ways[number], why) for number, why in self._whys.items()})
+        return {way: [why for each, why in found if each == way] for way, _ in found}
 
     def mark(self, number: int, memory: Bytes, latest: Mark | None, base: Mark | None) -> Mark:
         """What is known of the region from now on. `latest`, `base`: its newest mark, and the delta's."""

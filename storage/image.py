@@ -239,9 +239,7 @@ def read_sections(blobs: BlobStore, ref: ImageRef) -> dict[str, bytes]:
     return sections
 
 
-def read_image(
-    blobs: BlobStore, ref: ImageRef, held: Held | None = None, left: Left | None = None
-) -> Image:
+def read_image(blobs: BlobStore, ref: ImageRef, held: Held | None = None, left: Left | None = None) -> Image:
     """Reads an image and all it builds on, verifying every digest on the way.
 
     What `held` offers is completed and becomes the image's; only what lacks there is read. Pieces of which

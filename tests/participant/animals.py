@@ -13,7 +13,14 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ("CATALOGUE", "Open", "Slots", "small_zoo")
+__all__ = ("CATALOGUE", "Open", "Slots", "small_zoo", "torch")
+
+
+try:
+    # `make test-tensors` has it; the tests can do without.
+    torch: Any = importlib.import_module("torch")
+except ImportError:
+    torch = None
 
 # Bytes: some pages, and not whole ones.
 LARGE = 5 * 4096 + 168
@@ -243,6 +250,22 @@ def chat(chance: random.Random) -> Any:
     return [{"role": "user", "n": n, "tool": tool, "t": ("a", [n])} for n in range(60)]
 
 
+def tensors(chance: random.Random) -> Any:
+    """Over memory of their own, some of it shown by arrays too, and over an array's."""
+    own, alone = (torch.from_numpy(_numbers(chance)).clone() for _ in range(2))
+    memory = _numbers(chance)
+    return Open(
+        own=own,
+        part=own[7:900:3],
+        shown=own[50:].numpy(),
+        matrix=own[: len(own) // 8 * 8].reshape(8, -1).T,
+        lent=torch.from_numpy(memory),
+        memory=memory,
+        weight=torch.nn.Parameter(alone),
+        whole=alone.view(torch.int32),
+    )
+
+
 _OWN = (
     *(plain, fortran, planes, slices, parts_alone, windows, structured, times, record, masked, matrix, texts),
     *(
@@ -262,4 +285,6 @@ _OWN = (
         chat,
     ),
 )
-CATALOGUE: dict[str, Callable[[random.Random], Any]] = {each.__name__: each for each in _OWN}
+CATALOGUE: dict[str, Callable[[random.Random], Any]] = {
+    each.__name__: each for each in (*_OWN, *((tensors,) if torch else ()))
+}

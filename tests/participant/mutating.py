@@ -16,9 +16,9 @@ from typing import Any
 
 import numpy as np
 
-from tests.participant.animals import Open, Slots
+from tests.participant.animals import Open, Slots, torch
 
-__all__ = ("found_in", "mutate")
+__all__ = ("everything_in", "found_in", "mutate")
 
 Way = Callable[[Any, int, list[Any]], object]
 # Types of the zoo whose attributes are plain.
@@ -27,7 +27,11 @@ _OPENED = {"Memory", "Fact", "Slotted", "Model", "Node", "Turn"}
 
 def found_in(state: Open) -> list[Any]:
     """The mutable things that `state` leads to, itself included, each once, in a fixed order."""
-    found: list[Any] = []
+    return [here for here in everything_in(state) if _ways_for(here)]
+
+
+def everything_in(state: Open) -> list[Any]:
+    """All that `state` leads to, as far as it is known how, in a fixed order."""
     seen: dict[int, Any] = {}
     work: list[Any] = [state]
     while work:
@@ -35,10 +39,8 @@ def found_in(state: Open) -> list[Any]:
         if id(here) in seen:
             continue
         seen[id(here)] = here
-        if _ways_for(here):
-            found.append(here)
         work.extend(reversed(_parts(here)))
-    return found
+    return list(seen.values())
 
 
 def _parts(here: Any) -> list[Any]:
@@ -67,6 +69,18 @@ def mutate(state: Open, which: int, how: int, number: int) -> str:
         # A bytearray that an array shows cannot grow: Python says so.
         return f"{way.__name__} refused by {type(target).__name__}"
     return f"{way.__name__} of {type(target).__name__}"
+
+
+# -- tensors -----------------------------------------------------------------------------------------------
+
+
+def element(shown: Any, number: int, _: list[Any]) -> None:
+    flat = shown.detach()
+    flat[number % len(flat)] = number % 127
+
+
+def elements(shown: Any, number: int, _: list[Any]) -> None:
+    shown.detach()[number % len(shown) :].add_(1)
 
 
 # -- arrays: content ---------------------------------------------------------------------------------------
@@ -393,7 +407,9 @@ def _array_ways(here: Any) -> tuple[Way, ...]:
     return ways
 
 
+_TENSORS: dict[Any, tuple[Way, ...]] = {torch.Tensor: (element, elements)} if torch else {}
 _WAYS: dict[Any, tuple[Way, ...]] = {
+    **_TENSORS,
     bytearray: (byte, one_byte, longer, shorter, moved_on, by_memoryview),
     array.array: (item, items),
     list: (pushed, stored, popped, reversed_, parted),

@@ -1,37 +1,31 @@
-"""In a container that forbids userfaultfd everything works, by hashes, and `cutline doctor` says why."""
+"""In a container that forbids userfaultfd everything works, by hashes, and `cutline doctor` says why.
+
+A whole system there: tests/system/test_tracked.py.
+"""
 
 from __future__ import annotations
 
 import json
-import platform
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from tests.forbidding import POSSIBLE, run_forbidden
+
 ROOT = Path(__file__).parents[2]
+REASONS = {
+    "EPERM": "userfaultfd is forbidden here",
+    "ENOSYS": "the kernel, or its sandbox, has no userfaultfd",
+}
 
-pytestmark = pytest.mark.skipif(
-    sys.platform != "linux" or platform.machine() not in ("x86_64", "aarch64"),
-    reason="the filter is written for Linux on x86_64 and aarch64",
-)
-
-
-def run(*arguments: str) -> str:
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.forbidding", *arguments],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+pytestmark = pytest.mark.skipif(not POSSIBLE, reason="the filter is written for Linux on x86_64 and aarch64")
+answers = pytest.mark.parametrize("answer", REASONS)
 
 
 def test_captures_and_restores() -> None:
-    shown = run(
+    shown = run_forbidden(
         *("pytest", "-q", "-rs", "-p", "no:cacheprovider", "-k", "not InARow and not ByHash"),
         *("tests/participant/test_capture.py", "tests/participant/test_standing.py"),
         "tests/participant/test_page_tracker.py",
@@ -39,16 +33,28 @@ def test_captures_and_restores() -> None:
     assert "passed" in shown and "userfaultfd is forbidden here" in shown
 
 
-def test_doctor_says_so() -> None:
-    tracking = json.loads(run("cutline", "doctor", "--json"))["tracking"]
+def test_awkward_state(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The zoo, random changes to it, and what is known of tracking; no more runs than `make test` has."""
+    monkeypatch.delenv("CUTLINE_TEST_ZOO", raising=False)
+    shown = run_forbidden(
+        *("pytest", "-q", "-rs", "-p", "no:cacheprovider", "tests/participant/test_tracking.py"),
+        *("tests/participant/test_zoo_in_a_row.py", "tests/participant/test_state_zoo.py"),
+    )
+    assert "passed" in shown and REASONS["EPERM"] in shown
+
+
+@answers
+def test_doctor_says_so(answer: str) -> None:
+    tracking = json.loads(run_forbidden("cutline", "doctor", "--json", answer=answer))["tracking"]
     assert tracking["way"] == "hash" and tracking["chosen"] == "auto"
-    assert tracking["reason"].startswith("userfaultfd is forbidden here")
-    assert "userfaultfd is forbidden here" in " ".join(run("cutline", "doctor").split())
+    assert tracking["reason"].startswith(REASONS[answer])
+    assert REASONS[answer] in " ".join(run_forbidden("cutline", "doctor", answer=answer).split())
 
 
-def test_who_insists_is_told() -> None:
-    shown = run("tests.programs.insisting")
-    assert "userfaultfd is forbidden here" in shown and "RefusedOption" in shown
+@answers
+def test_who_insists_is_told(answer: str) -> None:
+    shown = run_forbidden("tests.programs.insisting", answer=answer)
+    assert REASONS[answer] in shown and "RefusedOption" in shown
 
 
 def test_the_environment_decides(monkeypatch: pytest.MonkeyPatch) -> None:

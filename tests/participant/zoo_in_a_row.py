@@ -14,6 +14,7 @@ import random
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, precondition, rule
 
@@ -23,8 +24,8 @@ from cutline.participant.restore import restore
 from cutline.storage.blobs import pack_key
 from cutline.storage.image import Held, ImageRef, read_image, write_image
 from cutline.storage.memory import MemoryBlobs
-from tests.participant.animals import CATALOGUE, Open, small_zoo
-from tests.participant.mutating import found_in, mutate
+from tests.participant.animals import CATALOGUE, Open, small_zoo, torch
+from tests.participant.mutating import everything_in, found_in, mutate
 from tests.participant.test_capture import CapturesInARow
 
 __all__ = ("ZooInARow", "drive")
@@ -175,8 +176,22 @@ class ZooInARow(CapturesInARow):
     def _is(self, got: Any, wanted: Any) -> None:
         try:
             zoo.same(vars(wanted), vars(got))
+            if torch is not None:
+                # Which the zoo does not know.
+                zoo.same(_memory_of(wanted), _memory_of(got))
         except AssertionError as error:
             raise AssertionError(f"{error}, after:\n" + "\n".join(self.log)) from None
+
+
+def _memory_of(state: Any) -> list[Any]:
+    """What arrays and tensors show, as arrays, and of tensors whether they are trained."""
+    found: list[Any] = []
+    for here in everything_in(state):
+        if isinstance(here, torch.Tensor):
+            found += [here.requires_grad, here.detach().numpy()]
+        elif type(here) is np.ndarray and here.dtype.kind in "iuf":
+            found.append(here)
+    return found
 
 
 def machine(way: str) -> ZooInARow:

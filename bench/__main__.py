@@ -76,8 +76,8 @@ def _compile_ours() -> None:
 
 
 def _measure(options: argparse.Namespace, names: Sequence[str], beside: Sequence[Doc]) -> Doc:
-    """The document of the rows. With a report, its figures are written after each module, so that who kills
-    the run loses no more than one."""
+    """The document of the rows. With a report, figures.partial.json is written after each module, so that who
+    kills the run loses no more than one."""
     runs = Repeated(
         options.runs,
         lambda: Run(
@@ -86,8 +86,13 @@ def _measure(options: argparse.Namespace, names: Sequence[str], beside: Sequence
     )
 
     def saved() -> None:
-        if options.report is not None:
-            save_figures(merged([*beside, runs.to_doc()]), options.report)
+        if options.report is None:
+            return
+        try:
+            save_figures(merged([*beside, runs.to_doc()]), options.report, partly=True)
+        except OSError as error:
+            # The rest may yet be measured, and printed.
+            print(f"not kept: {error}", file=sys.stderr)
 
     runs.measure(in_order(names), micro=options.micro, saved=saved)
     for absent in runs.runs[-1].missing:

@@ -17,6 +17,7 @@ from bench.bench_channel_vs_transport import SIZE, ChannelPair
 from bench.peers.grpc_stream import GrpcStream
 from bench.peers.redis_stream import RedisStream
 from bench.peers.turns import Peers, in_turns
+from bench.reasons import first_line
 from bench.row import NOT_IN_QUICK, Missing, Row
 
 __all__ = ("GROUP", "measure")
@@ -74,7 +75,7 @@ def _on_ray(rounds: int, messages: int) -> Row | Missing:
     try:
         from bench.ray_peers import PlainPair, local_ray
     except ImportError as error:
-        return Missing("channel_vs_ray_batched", str(error))
+        return Missing("channel_vs_ray_batched", first_line(error))
     with tempfile.TemporaryDirectory(prefix="cutline-bench-") as folder, local_ray(), Peers() as opened:
         channel = ChannelPair(folder, "ray")
         opened.callback(channel.close)

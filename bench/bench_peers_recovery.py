@@ -24,6 +24,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from bench.reasons import first_line
 from bench.row import NOT_IN_QUICK, Missing, Row, interleave
 
 __all__ = ("GROUP", "SIZES", "measure")
@@ -151,7 +152,7 @@ def measure(
     try:
         from bench.ray_peers import local_ray
     except ImportError as error:
-        return [Missing(name, str(error)) for name, _size in sizes]
+        return [Missing(name, first_line(error)) for name, _size in sizes]
     with local_ray():
         rows = [
             _row(name, size, rounds, rest, 0 if place else bare) for place, (name, size) in enumerate(sizes)

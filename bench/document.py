@@ -184,9 +184,13 @@ def compact(document: Any) -> Any:
     return float(f"{document:.{_DIGITS}g}") if isinstance(document, float) else document
 
 
-def save_figures(document: Any, folder: Path) -> None:
-    """Writes the document to ``figures.json`` of a folder, which is made: all of it or nothing."""
+def save_figures(document: Any, folder: Path, *, partly: bool = False) -> None:
+    """Writes the document to ``figures.json`` of a folder, which is made: all of it or nothing.
+
+    ``partly``: of a run under way, beside what is there; gone when the whole one is written.
+    """
     folder.mkdir(parents=True, exist_ok=True)
-    unfinished = folder / "figures.json.new"
-    unfinished.write_text(json.dumps(compact(document)) + "\n", encoding="utf-8")
-    unfinished.replace(folder / "figures.json")
+    partial = folder / "figures.partial.json"
+    partial.write_text(json.dumps(compact(document)) + "\n", encoding="utf-8")
+    if not partly:
+        partial.replace(folder / "figures.json")

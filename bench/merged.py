@@ -16,8 +16,8 @@ def merged(documents: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """All rows of all documents; the machine is that of the first, with the packages of all.
 
     What one of them has measured is not missing because another has not; a row that two of them have is that
-    of the later one, and ``runs`` are those of the last that has some. The baselines against themselves are
-    told apart by their places, so a noisy run makes the whole noisy.
+    of the later one, also where the earlier one had an error; ``runs`` are those of the last that has some.
+    The baselines against themselves are told apart by their places, so a noisy run makes the whole noisy.
 
     Raises:
         ValueError: they were made on machines that differ.
@@ -39,7 +39,12 @@ def merged(documents: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         seconds.update(document["seconds"])
     measured = list(dict.fromkeys(name for document in documents for name in _measured(document)))
     runs = [{"runs": document["runs"]} for document in documents if "runs" in document]
-    errors = [entry for document in documents for entry in document["errors"]]
+    errors = [
+        entry
+        for place, document in enumerate(documents)
+        for entry in document["errors"]
+        if not any(_has(later, entry["name"]) for later in documents[place + 1 :])
+    ]
     named = {*rows, *measured, *(entry["name"] for entry in errors)}
     missing = {entry["name"]: entry for document in documents for entry in document["missing"]}
     return {
@@ -57,6 +62,11 @@ def merged(documents: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         "seconds": dict(seconds),
         **(runs[-1] if runs else {}),
     }
+
+
+def _has(document: Mapping[str, Any], name: str) -> bool:
+    """Whether it has measured that row, or that module."""
+    return name in _measured(document) or any(row["name"] == name for row in document["rows"])
 
 
 def _measured(document: Mapping[str, Any]) -> Sequence[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-__all__ = ("reason_of", "without_paths")
+__all__ = ("first_line", "reason_of", "without_paths")
 
 
 def without_paths(text: str) -> str:
@@ -12,7 +12,11 @@ def without_paths(text: str) -> str:
     return re.sub(r"(?<![\w.])/(?:[\w.+-]+/)+", ".../", text)
 
 
+def first_line(error: BaseException) -> str:
+    """Of what it says."""
+    return without_paths((str(error).splitlines() or [""])[0])
+
+
 def reason_of(error: BaseException) -> str:
     """Its kind, and the first line of what it says."""
-    first = (str(error).splitlines() or [""])[0]
-    return without_paths(f"{type(error).__name__}: {first}")
+    return f"{type(error).__name__}: {first_line(error)}"

@@ -13,7 +13,8 @@ _KEPT = ("name", "ratio", "interval", "verdict")
 
 
 class Repeated:
-    """Runs, one after the other; ``new`` makes each. The document is that of the last one."""
+    """Runs, one after the other; ``new`` makes each. The document is that of the last one, or of the last
+    with the most rows: one that was interrupted does not take the place of a whole one."""
 
     def __init__(self, times: int, new: Callable[[], Run]) -> None:
         self.times = times
@@ -30,8 +31,8 @@ class Repeated:
                 self.runs[-1].measure_micro()
 
     def to_doc(self) -> dict[str, Any]:
-        """The last run's; with errors of all runs, and ``runs`` if there were to be several."""
-        doc = self.runs[-1].to_doc()
+        """That of one run; with errors of all runs, and ``runs`` if there were to be several."""
+        doc = max(reversed(self.runs), key=lambda run: len(run.rows)).to_doc()
         if self.times == 1:
             return doc
         errors = [
@@ -39,7 +40,8 @@ class Repeated:
             for number, run in enumerate(self.runs, 1)
             for each in run.errors
         ]
-        kept = [[{key: row.to_doc()[key] for key in _KEPT} for row in run.rows] for run in self.runs]
+        docs = [[row.to_doc() for row in run.rows] for run in self.runs]
+        kept = [[{key: row[key] for key in _KEPT} for row in rows] for rows in docs]
         return {**doc, "errors": errors, "runs": kept}
 
     def lines(self) -> list[str]:

@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 
 import cutline
+from bench.limits import polled
 
 __all__ = (
     "Hashed",
@@ -196,8 +197,8 @@ def periodic(system: cutline.System, ticker: Any, share: float, busy: bool = Fal
     asked(ticker.start, share, busy)
     first = _newest(system).checkpoint + 1
     began = time.perf_counter()
-    while _newest(system).checkpoint < first + SPELL:
-        time.sleep(0.05)
+    last = first + SPELL
+    polled(lambda: _newest(system).checkpoint, lambda newest: newest >= last, f"checkpoint {last}")
     time.sleep(2 * AROUND)
     return _over(system, ticker, first, began)
 
@@ -237,11 +238,7 @@ def undisturbed_ticks(ticker: Any, share: float, seconds: float = 3.0) -> float:
 
 
 def _newest(system: cutline.System) -> Any:
-    rows = system.checkpoints()
-    while not rows:
-        time.sleep(0.05)
-        rows = system.checkpoints()
-    return rows[-1]
+    return polled(system.checkpoints, bool, "the first checkpoint")[-1]
 
 
 def spinning(seconds: float) -> float:

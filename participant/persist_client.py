@@ -257,10 +257,9 @@ class ProcessPersister(Persister):
             try:
                 answer = self._connected().write({"job": doc, "spool": number}, used, self._shared.numbers())
             except Silent as error:
-                silent_for = SILENCE if self._connection is not None else self._patience
                 self._hang_up()
                 self._patience = ONCE_SILENT
-                raise _Unavailable(f"the persister process is silent for {silent_for:.0f} s") from error
+                raise _Unavailable(f"the persister process is silent for {error.seconds:.0f} s") from error
             except HungUp as error:
                 _log.debug("participant %r: the persister process is gone: %s", self._name, error)
                 self._hang_up()
@@ -311,18 +310,20 @@ class ProcessPersister(Persister):
         if self._closing:
             raise _Unavailable("the participant ends")
         if self._connection is None:
-            self._connection = _Connection(self._call(), self._store, self._patience)
+            called, fresh = self._call()
+            self._connection = _Connection(called, self._store, ANSWERS if fresh else self._patience)
             self._patience = ANSWERS
         return self._connection
 
-    def _call(self) -> socket.socket:
+    def _call(self) -> tuple[socket.socket, bool]:
+        """A connection to the process, and whether that was started for it."""
         deadline, started = time.monotonic() + _START, 0
         while time.monotonic() < deadline:
             connection = socket.socket(socket.AF_UNIX)
             _connections.add(connection)
             try:
                 connection.connect(str(self._folder / SOCKET))
-                return connection
+                return connection, started > 0
             except (FileNotFoundError, ConnectionRefusedError):
                 connection.close()
                 if started == _TRIES:

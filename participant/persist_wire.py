@@ -51,7 +51,11 @@ class HungUp(Exception):
 
 
 class Silent(HungUp):
-    """The other end says nothing, for as long as the socket's timeout."""
+    """The other end says nothing, for as many `seconds` as the socket's timeout has."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__(f"nothing was heard of it for {seconds:g} s")
+        self.seconds = seconds
 
 
 # -- packets -----------------------------------------------------------------------------------------
@@ -96,7 +100,7 @@ def receive(connection: socket.socket, descriptors: list[int] | None = None) -> 
                 raise HungUp("the connection was closed")
             rest = rest[got:]
     except TimeoutError as error:
-        raise Silent("nothing was heard of it") from error
+        raise Silent(connection.gettimeout() or 0.0) from error
     except OSError as error:
         raise HungUp(str(error)) from error
     document: dict[str, Any] = msgpack.unpackb(body, strict_map_key=False)

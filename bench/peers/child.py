@@ -20,6 +20,7 @@ from contextlib import AbstractContextManager, ExitStack, suppress
 from typing import IO, Any
 
 from bench.limits import PATIENCE, kill_group
+from bench.reasons import first_line
 
 __all__ = ("Absent", "Child", "serve")
 
@@ -145,7 +146,7 @@ def serve(opened: Callable[[], AbstractContextManager[Callable[..., dict[str, An
         try:
             answer = stack.enter_context(opened())
         except (ImportError, Absent) as error:
-            say(missing=str(error))
+            say(missing=first_line(error))
             return
         say(ready=True)
         for line in sys.stdin:

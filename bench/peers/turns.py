@@ -13,7 +13,7 @@ from contextlib import ExitStack
 from typing import TypeVar
 
 from bench.peers.child import Absent
-from bench.reasons import reason_of
+from bench.reasons import first_line, reason_of
 from bench.row import Failed, Missing
 
 __all__ = ("PeerFailed", "Peers", "in_turns")
@@ -41,7 +41,7 @@ class Peers(ExitStack):
         try:
             found = peer()
         except (Absent, ImportError) as error:
-            self.missing[name] = str(error)
+            self.missing[name] = first_line(error)
             return None
         except Exception as error:
             self.fail(name, error)

@@ -152,18 +152,23 @@ def test_figures_are_written_after_each_module(monkeypatch: pytest.MonkeyPatch, 
     there: list[dict[str, Any]] = []
 
     def killed() -> Row:
-        there.append(json.loads((tmp_path / "figures.json").read_text()))
+        there.append(json.loads((tmp_path / "figures.partial.json").read_text()))
         raise SystemExit("killed")
 
     long = Row("long", "s", [1.23456789], [1.0])
     monkeypatch.setattr("bench.__main__.row_names", lambda _folder: ["a", "b", "c"])
     _modules(monkeypatch, a=lambda: long, b=killed, c=killed)
+    (tmp_path / "figures.json").write_text("those of a whole run")
     with pytest.raises(SystemExit, match="killed"):
         main(["--report", str(tmp_path)])
     (doc,) = there
     assert [row["name"] for row in doc["rows"]] == ["long"] and doc["rows"][0]["ratio"] == 1.2346
     assert doc["measured"] == ["a"] and [entry["name"] for entry in doc["missing"]] == ["b", "c"]
-    assert [path.name for path in tmp_path.iterdir()] == ["figures.json"]
+    assert (tmp_path / "figures.json").read_text() == "those of a whole run"
+    _modules(monkeypatch, a=lambda: long, b=lambda: long, c=lambda: long)
+    assert main(["--report", str(tmp_path)]) == 0
+    assert json.loads((tmp_path / "figures.json").read_text())["measured"] == ["a", "b", "c"]
+    assert not (tmp_path / "figures.partial.json").exists()
 
 
 def test_versions_of_the_peers_that_were_measured_are_told(monkeypatch: pytest.MonkeyPatch) -> None:

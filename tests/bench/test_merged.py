@@ -50,6 +50,15 @@ def test_the_later_of_two_rows_counts() -> None:
     assert [(row["name"], row["ratio"]) for row in both["rows"]] == [("a", 2.0), ("b", 1.0)]
 
 
+def test_an_error_is_over_when_the_row_is_measured() -> None:
+    failed = _document(_row("a"))
+    failed["errors"] = [{"name": "b", "reason": "OSError: no"}, {"name": "c", "reason": "OSError: no"}]
+    both = merged([failed, _document(_row("b"))])
+    assert [entry["name"] for entry in both["errors"]] == ["c"]
+    both = merged([_document(_row("b")), failed])
+    assert [entry["name"] for entry in both["errors"]] == ["b", "c"]
+
+
 def test_machines_that_differ_are_refused() -> None:
     one, other = _document(_row("a")), _document(_row("b"))
     other["machine"]["cores"] = 99

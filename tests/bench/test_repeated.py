@@ -75,6 +75,25 @@ def test_an_error_of_an_earlier_run_is_one_of_the_whole(
     assert [row["name"] for row in doc["rows"]] == ["a"]
 
 
+def test_a_run_that_is_interrupted_does_not_take_the_place_of_a_whole_one(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = iter((_row("a", 1), _row("b", 1), _row("a", 2)))
+
+    def measure() -> Row:
+        row = next(found, None)
+        if row is None:
+            raise KeyboardInterrupt
+        return row
+
+    monkeypatch.setattr("bench.__main__.row_names", lambda _folder: ["a", "b"])
+    monkeypatch.setattr(bench.document, "import_module", lambda _name: SimpleNamespace(measure=measure))
+    assert main(["--runs", "2", "--json"]) == 0
+    doc = json.loads(capsys.readouterr().out)
+    assert [(row["name"], row["ratio"]) for row in doc["rows"]] == [("a", 1.0), ("b", 1.0)]
+    assert [len(run) for run in doc["runs"]] == [2, 1] and not doc["missing"]
+
+
 @pytest.mark.usefixtures("three_runs")
 def test_one_run_has_no_list_of_runs(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--json"]) == 0

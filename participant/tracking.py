@@ -20,8 +20,8 @@ Nobody may write while a capture is taken, but a thread of the program can. The 
 (`RegionTracker.end`), finds that out in the way in which the changes were found: pages were written, hashes
 differ, or the source is no longer what its copy is. Whatever is the same in all regions from before the first
 copy until after the last one is so at one moment. Content that was written and put back in between is not
-seen by the last two, nor in the first and the last page of a region that the kernel tracks if other memory lies
-there too; what was copied is held against the hashes, as it could be such content.
+seen by the last two, nor in the first and the last page of a region that the kernel tracks if other memory
+lies there too; what was copied is held against the hashes, as it could be such content.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from bench.row import Missing, Row
 __all__ = ("GROUP", "measure")
 
 
-def measure(*, rounds: int = 5, spell: float = 6.0, keys: int = 10_000) -> list[Row | Missing]:
+def measure(*, rounds: int = 5, spell: float = 5.0, keys: int = 10_000) -> list[Row | Missing]:
     """The rows; see the module's head."""
     python = os.environ.get("CUTLINE_BENCH_FLINK", sys.executable)
     return compared(

@@ -11,6 +11,7 @@ goes to one place is read straight into that place.
 
 from __future__ import annotations
 
+import os
 import struct
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -50,8 +51,10 @@ _END = b"ENILTUC\x89"
 _NOTHING = bytes(7)
 _TAIL = 64 * 1024
 _SPAN = 8 * EXTENT
-# Reads at once, and from how many bytes on that is worth threads.
+# Reads at once, and from how many bytes on that is worth threads. A disk of this machine answers as fast as
+# cores check what it gives: more threads than those only take turns.
 WORKERS = 4
+_NEAR = max(2, min(WORKERS, os.cpu_count() or 1))
 _MUCH = 4 * EXTENT
 
 
@@ -194,7 +197,7 @@ def perform(blobs: BlobStore, tasks: Sequence[Task]) -> None:
         for task in tasks:
             task.run()
         return
-    with ThreadPoolExecutor(WORKERS, thread_name_prefix="cutline-read") as pool:
+    with ThreadPoolExecutor(WORKERS if blobs.far else _NEAR, thread_name_prefix="cutline-read") as pool:
         going = [pool.submit(task.run) for task in tasks]
         try:
             for each in going:

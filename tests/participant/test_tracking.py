@@ -319,7 +319,9 @@ def test_a_window_that_slides_over_its_memory(way: str) -> None:
 @needs_kernel
 def test_what_somebody_else_alone_still_watches_is_not_known() -> None:
     """Two participants share an array, and one of them has it written whole by now: its look misses it."""
-    shared: Bytes = np.zeros(SIZE, np.uint8)
+    # Whole pages: what else lies in the first one and in the last may be written too.
+    memory: Bytes = np.zeros(SIZE + PAGE, np.uint8)
+    shared = memory[-memory.ctypes.data % PAGE :][: SIZE // PAGE * PAGE]
     one, other = RegionTracker(), RegionTracker()
     for tracker in (one, other):
         tracker.begin({1: shared})

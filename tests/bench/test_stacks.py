@@ -73,20 +73,23 @@ def test_a_row_that_does_not_exist(capsys: pytest.CaptureFixture[str]) -> None:
     assert "no row latency_vs_rey; there are: " in capsys.readouterr().err
 
 
-def test_a_run_that_fails_says_what_was_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def profiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """What is found instead of py-spy: a script, to be written."""
     spy = tmp_path / "py-spy"
-    spy.write_text("#!/bin/sh\necho no such luck\nexit 3\n")
-    spy.chmod(0o755)
+    spy.touch(0o755)
     monkeypatch.setattr(shutil, "which", lambda name, path=None: str(spy))
+    return spy
+
+
+def test_a_run_that_fails_says_what_was_said(profiler: Path) -> None:
+    profiler.write_text("#!/bin/sh\necho no such luck\nexit 3\n")
     with pytest.raises(RuntimeError, match="log_vs_list: no profile was taken; .*\nno such luck"):
         profiled.profile("log_vs_list", quick=True)
 
 
-def test_a_run_that_hangs_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    spy = tmp_path / "py-spy"
-    spy.write_text("#!/bin/sh\nsleep 600\n")
-    spy.chmod(0o755)
-    monkeypatch.setattr(shutil, "which", lambda name, path=None: str(spy))
+def test_a_run_that_hangs_is_ended(profiler: Path) -> None:
+    profiler.write_text("#!/bin/sh\nsleep 600\n")
     with pytest.raises(RuntimeError, match="log_vs_list: its run under py-spy has not ended in 0.2 s"):
         profiled.profile("log_vs_list", quick=True, patience=0.2)
 

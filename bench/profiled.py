@@ -61,7 +61,7 @@ def profile(row: str, *, quick: bool, rate: int = RATE, patience: float = PATIEN
         status, said = _ended([*record, *form, "--", *command], row, patience)
         if status != 0 or not stacks.exists():
             raise RuntimeError(f"{row}: no profile was taken; the end of what was said:\n{said[-2000:]}")
-        found = processes(stacks.read_text(encoding="utf-8").splitlines())
+        found = processes(stacks.read_text(encoding="utf-8").splitlines(), started="bench")
     size = "a quick run" if quick else "a full run"
     return (
         f"# {row}: where its processor time goes\n\n"

@@ -72,8 +72,11 @@ def _role(command: str) -> str:
     return " ".join(kept) or PurePath(words[0] if words else "unknown").name
 
 
-def processes(lines: Iterable[str]) -> list[Process]:
+def processes(lines: Iterable[str], started: str = "unknown") -> list[Process]:
     """Each process of ``lines``, that with the most samples first.
+
+    ``started``: the role of the one that the profiler started, which it may have looked at too early to know
+    its command.
 
     Raises:
         ValueError: a line is not a collapsed stack with its process.
@@ -86,7 +89,8 @@ def processes(lines: Iterable[str]) -> list[Process]:
             raise ValueError(f"not a sampled stack of a process: {line[:120]!r}; record with --subprocesses")
         stack, count = parts.groups()
         inner = named[-1]
-        process = found.setdefault(inner.group(1), Process(_role(inner.group(2))))
+        role = _role(inner.group(2)) if inner.group(2) or len(named) > 1 else started
+        process = found.setdefault(inner.group(1), Process(role))
         process.add([frame for frame in stack[inner.end() :].split(";") if frame], int(count))
     return sorted(found.values(), key=lambda each: -each.samples)
 

@@ -68,6 +68,11 @@ def test_a_row_is_profiled(tmp_path: Path) -> None:
     assert "## bench: " in text and "(bench/row.py" in text
 
 
+def test_the_process_that_was_looked_at_too_early_has_a_name() -> None:
+    lines = ['process 7:"";main (bench/row.py) 3', 'process 7:"";process 8:"";main (bench/row.py) 2']
+    assert [each.role for each in processes(lines, started="bench")] == ["bench", "unknown"]
+
+
 def test_a_row_that_does_not_exist(capsys: pytest.CaptureFixture[str]) -> None:
     assert profiled.main(["latency_vs_rey"]) == 2
     assert "no row latency_vs_rey; there are: " in capsys.readouterr().err
